@@ -19,6 +19,7 @@ from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
 from trunq.cli.operate import conversion, db, leader, role, status, subscription
+from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import pipeline
 from trunq.cli.stream import group, mover
 from trunq.cli.work import dead, hold, memo, message, worker

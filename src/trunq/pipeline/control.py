@@ -134,6 +134,11 @@ class Control:
         crashes: int | None = self._call("_note_crash", pipeline=run.pipeline, message_id=holder, error=error)
         return crashes or 1
 
+    def fail_share(self, pipeline: str, message_id: int, error: str) -> bool:
+        """Give up the share of a backfill that a message is for; False: it is for none."""
+        is_share: bool = self._call("_fail_share", pipeline=pipeline, message_id=message_id, error=error)
+        return is_share
+
     def is_cancelled(self, run: Run) -> bool:
         """Whether somebody cancelled it, or skipped it."""
         query = b"select is_cancelled from trunq.pipeline_run where run_id = %s"

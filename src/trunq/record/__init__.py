@@ -11,6 +11,8 @@ from trunq.record.operate import DutyDone as DutyDone
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned
+from trunq.record.pipeline import Backfill as Backfill
+from trunq.record.pipeline import BackfillShare as BackfillShare
 from trunq.record.pipeline import PipelineRun as PipelineRun
 from trunq.record.pipeline import PipelineState as PipelineState
 from trunq.record.pipeline import Quarantined as Quarantined

@@ -84,6 +84,39 @@ class SchemaChange(NamedTuple):
     noted_at: datetime
 
 
+class Backfill(NamedTuple):
+    """A row of `list_backfills`, a backfill in shares; `outcome` None: it goes on; `remaining`: about."""
+
+    pipeline: str
+    backfill: int
+    range: Any
+    every: str
+    at_once: int
+    shares: int
+    done: int
+    failed: int
+    cancelled: int
+    running: int
+    outcome: str | None
+    error: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    remaining: timedelta | None
+
+
+class BackfillShare(NamedTuple):
+    """A row of `list_shares`; `state`: waiting, running, done, failed or cancelled."""
+
+    share: int
+    range: Any
+    state: str
+    message_id: int | None
+    asked_at: datetime | None
+    ended_at: datetime | None
+    rows_out: int | None
+    error: str | None
+
+
 class Quarantined(NamedTuple):
     """A row of `list_quarantine`; `number` is that of the run that met it."""
 

@@ -87,6 +87,44 @@ def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(
     assert client.list_runs("flights")[0].number == 10
 
 
+def test_a_backfill_in_shares_is_worked_on_shown_and_run_again(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    trunq("pipeline", "create", file)
+    trunq("pipeline", "run", "flights")
+    with client.transaction() as connection:
+        connection.execute("delete from moved; alter table moved add check (id > 1)")
+    ids = ("--column", "id", "--from", "1", "--to", "3")
+    done = trunq("pipeline", "backfill", "flights", *ids, "--every", "1", "--work")
+    assert done.status == 1
+    said = re.search(
+        r"1 of 2 shares done, 1 failed.*See why: (trunq pipeline shares flights (\d+))", done.said
+    )
+    assert said is not None, done.said
+    shares = trunq(*said[1].split()[1:]).said
+    assert "moved_id_check" in shares
+    assert "1 failed" in trunq("pipeline", "show", "flights").said
+    warned = trunq("pipeline", "show", "flights", "--json").json["warnings"][0]
+    again = re.search(r"again: trunq (pipeline shares flights \d+ --rerun)", warned["hint"])
+    assert again is not None
+    with client.transaction() as connection:
+        connection.execute("alter table moved drop constraint moved_id_check")
+    assert "1 shares of backfill" in trunq(*again[1].split()).said
+    assert trunq("pipeline", "shares", "flights", "--rerun", "--share", "2", "--json").json["again"] == 1
+    trunq("pipeline", "run", "flights")
+    found = trunq("pipeline", "shares", "flights", "--json").json
+    assert (found["outcome"], [each["state"] for each in found["shares"]]) == ("done", ["done", "done"])
+    asked = trunq("pipeline", "backfill", "flights", *ids, "--every", "1", "--at-once", "2", "--json").json
+    assert asked["running"] == 2
+    assert trunq("pipeline", "cancel", "flights", "--backfill", str(asked["message_id"]), "--json").json[
+        "ended"
+    ]
+    assert "0 of 2 shares done, cancelled" in trunq("pipeline", "show", "flights").said
+    assert "give --every as well" in trunq("pipeline", "backfill", "flights", *ids, "--at-once", "2").said
+    assert "--share goes with --rerun" in trunq("pipeline", "shares", "flights", "--share", "2").said
+    assert "has no backfill 7" in trunq("pipeline", "shares", "flights", "7").said
+
+
 def test_what_this_machine_lacks_for_a_pipeline_is_said_when_it_is_made(
     trunq: Shell, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,8 @@ def test_what_cannot_be_a_pipeline(session: Connection, definition: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "changing", [{"function": "a:b"}, {"sql": ["select 1"]}, {"transform": "a:b"}, {"columns": {"mask": {"a": "null"}}}]
+    "changing",
+    [{"function": "a:b"}, {"sql": ["select 1"]}, {"transform": "a:b"}, {"columns": {"mask": {"a": "null"}}}],
 )
 def test_a_range_fills_no_partitions_of_rows_that_are_changed_on_the_way(
     connection: Connection, changing: dict[str, Any]

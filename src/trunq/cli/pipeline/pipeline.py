@@ -1,4 +1,4 @@
-"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, backfill, state, drop..."""
+"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, state, drop..."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds
+from trunq.cli.pipeline.sight import REASONS, print_backfills, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -149,12 +149,12 @@ def run(
         if _row(trunq, name)["paused"] and not ask:
             raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
         if not ask:
-            _require_extra()
+            require_extra()
         id = trunq.run_pipeline(name, _json("message", message))
         failure = None
         if not ask:
             with followed(trunq, name):
-                failure = _work(dsn, id)
+                failure = work(dsn, id)
         row = next((each for each in trunq.list_runs(name, limit=20) if each.message_id == id), None)
         state = next((each.state for each in trunq.show_message("pipelines", id)), None)
     if json:
@@ -209,19 +209,24 @@ def show(
             runs = [each._asdict() for each in reversed(trunq.list_runs(chain=runs[0]["chain"]))]
         changes: list[Row] = [each._asdict() for each in trunq.list_schema_changes(name, limit)]
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
+        warnings = warnings_of(trunq, name)
+        backfills = trunq.list_backfills(name, limit)
     if json:
-        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons})
+        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings,
+                    "backfills": [each._asdict() for each in backfills]})  # fmt: skip
     elif tree:
         _print_tree(runs, None, 0)
     else:
-        print_pipeline(row, runs, changes, reasons)
+        print_pipeline(row, runs, changes, reasons, warnings)
+        print_backfills(backfills)
 
 
 @option.verb(app, "cancel", "trunq pipeline cancel flights")
 def cancel(
     name: Name,
     backfill: Annotated[
-        int, typer.Option("--backfill", metavar="ID", help="A backfill, by the id of its message.")
+        int,
+        typer.Option("--backfill", metavar="ID", help="A backfill, or one share, by the id of its message."),
     ] = 0,
     *,
     database: option.Database,
@@ -314,37 +319,6 @@ def resume_pipeline(name: Name, *, database: option.Database, json: option.Json 
         write_json({"pipeline": name, "resumed": resumed})
     else:
         say(f"Pipeline {{name}} {'goes on' if resumed else 'was not paused'}.", name=name)
-
-
-@option.verb(
-    app,
-    "backfill",
-    "# Rows of a table, by a column: from the first value, up to the second",
-    "trunq pipeline backfill flights --column day --from 2030-01-01 --to 2030-02-01",
-    "# Files",
-    "trunq pipeline backfill weather --path '/data/2030-01-*.csv'",
-)
-def backfill(
-    name: Name,
-    column: Annotated[str | None, typer.Option("--column", help="The column of a table.")] = None,
-    from_: Annotated[str | None, typer.Option("--from", metavar="VALUE", help="The first value.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="VALUE", help="The value after the last.")] = None,
-    path: Annotated[str | None, typer.Option("--path", help="Files, with *.")] = None,
-    *,
-    database: option.Database,
-    json: option.Json = False,
-) -> None:
-    """Ask for a run over a range that was read before, beside the runs going on, without moving the state.
-
-    For sinks with mode upsert and newest: an append would double rows. A runner does it, or the next `run`.
-    """
-    range = {"column": column, "from": from_, "to": to, "path": path}
-    with client(database) as trunq:
-        id = trunq.backfill_pipeline(name, {key: value for key, value in range.items() if value is not None})
-    if json:
-        write_json({"pipeline": name, "message_id": id})
-    else:
-        say("Message {id} asks for a backfill of pipeline {name}.", id=id, name=name)
 
 
 @option.verb(
@@ -448,7 +422,7 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
     """Before anything is asked for that this process then cannot do."""
     try:
         import trunq.pipeline.runner  # noqa: F401, PLC0415  # Arrow takes a while
@@ -456,7 +430,8 @@ def _require_extra() -> None:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
 
 
-def _work(dsn: str, awaited: int) -> Exception | None:
+def work(dsn: str, awaited: int) -> Exception | None:
+    """Be a runner until a message is answered; why it failed."""
     from trunq.pipeline.runner import Runner  # noqa: PLC0415  # Arrow takes a while
 
     # Functions of pipelines are found in the current directory first, as `trunq worker` finds a Worker.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from trunq import Client
 from trunq.cli.ground.output import Row, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
-from trunq.cli.pipeline.run import progress_words, trigger_words
+from trunq.cli.pipeline.run import progress_words, share_words, trigger_words
 from trunq.display import interval, text
+from trunq.record import Backfill
 
 _SINKS: Final = {"http": "http (at least once)"}
 _RUNS: Final = (
@@ -34,7 +37,19 @@ REASONS: Final = ("reason", "quarantined", "newest_at", "example")
 _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def print_pipeline(row: Row, runs: Sequence[Row], changes: Sequence[Row], reasons: Sequence[Row]) -> None:
+def warnings_of(trunq: Client, name: str) -> list[Row]:
+    """What is wrong with a pipeline, or its instances, with the way out."""
+    found = [
+        each
+        for each in trunq.list_warnings("pipelines")
+        if re.search(rf'"{re.escape(name)}["/]', each.warning)
+    ]
+    return [{"warning": each.warning, "hint": each.hint} for each in found]
+
+
+def print_pipeline(
+    row: Row, runs: Sequence[Row], changes: Sequence[Row], reasons: Sequence[Row], warnings: Sequence[Row]
+) -> None:
     """Print what is known of a pipeline, and tables of its runs, changes and reasons where there are any."""
     say("Pipeline {name}", name=row["pipeline"])
     for fact, value in (
@@ -46,6 +61,8 @@ def print_pipeline(row: Row, runs: Sequence[Row], changes: Sequence[Row], reason
         ("state", json.dumps(row["state"])), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)
+    for each in warnings:
+        print_fact("warning", f"{each['warning']}: {each['hint']}", 12)
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
@@ -54,6 +71,13 @@ def print_pipeline(row: Row, runs: Sequence[Row], changes: Sequence[Row], reason
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:
         write_rows(reasons, REASONS, False, "")
+
+
+def print_backfills(backfills: Sequence[Backfill]) -> None:
+    """Those that go on, and the newest one that has ended."""
+    ended = [row for row in backfills if row.outcome is not None][:1]
+    for row in [*(row for row in backfills if row.outcome is None), *ended]:
+        print_fact(f"backfill {row.backfill}", share_words(row), 12)
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

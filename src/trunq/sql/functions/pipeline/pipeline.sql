@@ -168,41 +168,56 @@ comment on function trunq.run_pipeline is
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ006.';
 
-create or replace function trunq.backfill_pipeline(p_pipeline text, p_range jsonb) returns bigint
+create or replace function trunq.backfill_pipeline(p_pipeline text, p_range jsonb, p_every text default null, p_at_once integer default 1) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_definition jsonb := (trunq._find_pipeline(p_pipeline)).definition;
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+begin
+  perform trunq._check_backfill(v_pipeline, p_range);
+  if p_every is not null then
+    return trunq._begin_shares(v_pipeline, p_range, p_every, p_at_once);
+  elsif p_at_once is distinct from 1 then
+    perform trunq._fail('TQ005', format('pipeline "%s": at_once is for a range in shares', p_pipeline), 'give p_every, as ''1 month''');
+  end if;
+  return trunq._publish_range(p_pipeline, p_range, false);
+end $$;
+comment on function trunq.backfill_pipeline is
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and no function, sql or transform changes rows, nor cast, rename or mask a column. p_every cuts the range into shares of that length (1 month, or a number where from and to are numbers), up to 10,000: each is a run of its own, p_at_once of them (1, up to 32) at a time. list_backfills tells how far they are, rerun_shares runs those again that failed.
+Returns: the id of the message; of shares, that of the first, which names the backfill.
+Raises: TQ001, TQ005, TQ030, TQ031.
+Locks: the pipeline.';
+
+create or replace function trunq._check_backfill(p_pipeline trunq.pipeline, p_range jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_definition jsonb := p_pipeline.definition;
   v_sink jsonb := v_definition->'sink';
   v_mode text := coalesce(v_sink->>'mode', 'append');
 begin
   if jsonb_typeof(p_range) is distinct from 'object' or p_range = '{}' then
-    perform trunq._fail('TQ031', format('pipeline "%s": a range to fill is a JSON object, not %s', p_pipeline, left(coalesce(p_range::text, 'null'), 100)),
+    perform trunq._fail('TQ031', format('pipeline "%s": a range to fill is a JSON object, not %s', p_pipeline.name, left(coalesce(p_range::text, 'null'), 100)),
       'of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}');
   elsif v_mode = 'replace_partitions' then
     -- A partition is replaced by what a range has of it, which has to be all of it.
     if v_sink->'partition_by' ? (p_range->>'column') is not true then
-      perform trunq._fail('TQ031', format('pipeline "%s" replaces whole partitions, and a range of %s may have a part of one', p_pipeline,
+      perform trunq._fail('TQ031', format('pipeline "%s" replaces whole partitions, and a range of %s may have a part of one', p_pipeline.name,
         coalesce(quote_ident(p_range->>'column'), 'no column')), format('of one of the columns in partition_by: %s', v_sink->'partition_by'));
     elsif v_definition ?| array['function', 'sql', 'transform'] then
-      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function, sql or transform: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function, sql or transform: nothing says that a range of the source has whole partitions of the sink', p_pipeline.name),
         'a range can be filled with mode upsert');
     elsif v_definition->'columns' ?| array['cast', 'rename', 'mask'] then
-      perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+      perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline.name),
         'a range can be filled with mode upsert');
     end if;
   elsif v_mode <> 'upsert' then
-    perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline, v_mode,
+    perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline.name, v_mode,
       case v_mode when 'replace' then 'alone, and all others gone' else 'twice' end), 'a range can be filled with mode upsert');
   elsif v_sink->>'newest' is null then
-    perform trunq._fail('TQ031', format('pipeline "%s": runs go on beside a backfill, which must not put an older row over a newer one', p_pipeline),
+    perform trunq._fail('TQ031', format('pipeline "%s": runs go on beside a backfill, which must not put an older row over a newer one', p_pipeline.name),
       'give its sink newest, a column that grows with each change of a row');
   end if;
-  return trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}');
 end $$;
-comment on function trunq.backfill_pipeline is
-  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and no function, sql or transform changes rows, nor cast, rename or mask a column.
-Returns: the id of the message.
-Raises: TQ001, TQ030, TQ031.';
+comment on function trunq._check_backfill is 'Refuses (TQ031) a range, or a pipeline whose sink would have rows of a range twice.';
 
 create or replace function trunq.set_pipeline_state(p_pipeline text, p_state jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
