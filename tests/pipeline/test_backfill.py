@@ -24,7 +24,8 @@ def filled(bench: Bench) -> Bench:
     """Rows of forty days, which have all arrived and then got lost."""
     bench.sql(
         "create table source (id int primary key, day date, at timestamptz default now(), word text);"
-        f" insert into source select g, date '2030-01-01' + g - 1, now(), 'w' from generate_series(1, {ROWS}) g"
+        " insert into source select g, date '2030-01-01' + g - 1, now(), 'w'"
+        f" from generate_series(1, {ROWS}) g"
     )
     bench.make({"format": "table", "table": "source"}, UPSERT, name="moved")
     bench.run("moved")
@@ -134,8 +135,8 @@ def test_a_backfill_that_is_cancelled_while_a_share_runs_ends_with_it(filled: Be
     )
     id = ask(filled)
     with running(filled):
-        wait_until(lambda: filled.one(
-            "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"))  # fmt: skip
+        waiting = "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"
+        wait_until(lambda: filled.one(waiting))
         assert filled.client.cancel_pipeline("moved", id)
         filled.sql("select pg_advisory_unlock(4711)")
         wait_until(lambda: "running" not in states(filled))

@@ -125,6 +125,28 @@ def test_a_backfill_in_shares_is_worked_on_shown_and_run_again(
     assert "has no backfill 7" in trunq("pipeline", "shares", "flights", "7").said
 
 
+def test_a_plan_says_what_a_run_would_do_and_the_run_does_that(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    trunq("pipeline", "create", file)
+    said = trunq("pipeline", "plan", "flights").said
+    assert "reads all rows of source rows 2 engine no Spark columns the sink is made with id integer" in said
+    assert said.endswith("Nothing is known that would stop it.")
+    planned = trunq("pipeline", "plan", "flights", "--json").json
+    assert (planned["rows"], planned["added"], planned["refused"]) == (2, {"id": "integer"}, [])
+    assert trunq("pipeline", "run", "flights", "--json").json["run"]["rows_out"] == planned["rows"]
+    assert "reads nothing is new" in trunq("pipeline", "plan", "flights").said
+    with client.transaction() as connection:
+        connection.execute("drop table moved; create table moved (id int)")
+    said = trunq("pipeline", "plan", "flights").said
+    assert "refused pipeline flights: moved has no unique index over id" in said
+    assert "create unique index on moved (id)" in said
+    with client.transaction() as connection:
+        connection.execute("create unique index on moved (id)")
+    assert "Nothing is known" in trunq("pipeline", "plan", "flights").said
+    assert 'no pipeline "nothing"' in trunq("pipeline", "plan", "nothing").said
+
+
 def test_what_this_machine_lacks_for_a_pipeline_is_said_when_it_is_made(
     trunq: Shell, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_range_is_cut_from_its_beginning_and_what_is_left_is_the_last_share(
 @pytest.mark.parametrize(
     ("change", "arguments", "sqlstate", "words"),
     [
-        ({}, {"range": {**YEAR, "to": "2030-01-01"}}, "TQ031", "there is nothing from 2030-01-01 to 2030-01-01"),
+        ({}, {"range": {**YEAR, "to": "2030-01-01"}}, "TQ031", "nothing from 2030-01-01 to 2030-01-01"),
         ({}, {"range": {**YEAR, "to": "soon"}}, "TQ031", "cannot be cut into shares"),
         ({}, {"range": {**YEAR, "to": "infinity"}}, "TQ031", "neither is infinite"),
         ({}, {"every": "often"}, "TQ031", "cannot be cut into shares"),
