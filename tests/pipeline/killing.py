@@ -102,6 +102,7 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     "taken": [(DeltaSink, "_try")],
     "committed": [(sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink)],
     "finished": [(Control, "finish")],
+    "looked": [(Control, "take_tables")],
 }
 
 
