@@ -119,7 +119,6 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_replies": (OWNER, {"ids": []}),
     "list_roles": (EVERYBODY, {}),
     "list_backfills": (OWNER, {}),
-    "list_pipeline_tables": (OWNER, {"pipeline": "there"}),
     "list_runs": (OWNER, {}),
     "list_shares": (OWNER, {"pipeline": "there"}),
     "list_schedule_runs": (OWNER, {"schedule": "there"}),

@@ -379,7 +379,6 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     assert client.list_runs(pipeline) == []
     assert client.backfill_pipeline(pipeline, {"column": "id", "from": 1, "to": 2}) > 0
     assert client.list_backfills(pipeline) == []
-    assert client.list_pipeline_tables(pipeline) == []
     asked = client.backfill_pipeline(pipeline, {"from": "1", "to": "3"}, "1", 1)
     assert [row.state for row in client.list_shares(pipeline, asked)] == ["running", "waiting"]
     assert client.rerun_shares(pipeline, asked, 2) == 1

@@ -102,7 +102,6 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     "taken": [(DeltaSink, "_try")],
     "committed": [(sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink)],
     "finished": [(Control, "finish")],
-    "looked": [(Control, "take_tables")],
 }
 
 

@@ -1,4 +1,4 @@
-"""Backfills in shares: killed, failed, cancelled, beside usual runs; each row of the range arrives."""
+"""Backfills in shares, run: killed, failed, cancelled, beside the usual runs; each row of the range arrives."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from trunq.cli.operate import conversion, db, leader, role, status, subscription
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import pipeline
 from trunq.cli.pipeline import plan as _plan  # noqa: F401
-from trunq.cli.pipeline import table as _table  # noqa: F401
 from trunq.cli.stream import group, mover
 from trunq.cli.work import dead, hold, memo, message, worker
 

@@ -134,31 +134,6 @@ class Control:
         crashes: int | None = self._call("_note_crash", pipeline=run.pipeline, message_id=holder, error=error)
         return crashes or 1
 
-    def begin_look(self, pipeline: str) -> dict[str, Any]:
-        """What a look for tables has to know."""
-        begun: dict[str, Any] = self._call("_begin_look", pipeline=pipeline)
-        return begun
-
-    def take_tables(self, asked: Asked, begun: dict[str, Any], tables: list[dict[str, Any]]) -> int | None:
-        """Take some tables of a look; of how many a run was asked for. None: it is to begin anew."""
-        number: int | None = self._call(
-            "_take_tables",
-            pipeline=asked.pipeline,
-            look=begun["look"],
-            definition_hash=begun["definition_hash"],
-            tables=_json(tables),
-            payload=_json(asked.payload),
-            chain=asked.chain,
-        )
-        return number
-
-    def end_look(self, pipeline: str, begun: dict[str, Any]) -> dict[str, Any] | None:
-        """What the look has not seen is gone; None: it is to begin anew."""
-        told: dict[str, Any] | None = self._call(
-            "_end_look", pipeline=pipeline, look=begun["look"], definition_hash=begun["definition_hash"]
-        )
-        return told
-
     def fail_share(self, pipeline: str, message_id: int, error: str) -> bool:
         """Give up the share of a backfill that a message is for; False: it is for none."""
         is_share: bool = self._call("_fail_share", pipeline=pipeline, message_id=message_id, error=error)
@@ -266,14 +241,12 @@ _CASTS: Final = {
             "ids",
             "files",
             "columns",
-            "tables",
         ),
         "::jsonb",
     ),
     **dict.fromkeys(
         ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
     ),
-    **dict.fromkeys(("look", "definition_hash"), "::bigint"),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad", "bytes_in", "bytes_out"), "::bigint"),
     **dict.fromkeys(("source_ms", "work_ms", "sink_ms", "commit_ms"), "::bigint"),
     "newest_at": "::timestamptz",

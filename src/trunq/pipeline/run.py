@@ -29,7 +29,6 @@ from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
 from trunq.pipeline.figures import Figures, Newest, timed, timed_each
 from trunq.pipeline.isolated import Isolation
-from trunq.pipeline.look import look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink, Staged
@@ -64,8 +63,6 @@ class Executor:
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]))
             written = read_definition(asked.pipeline, opened["definition"])
-            if written.has_tables:
-                return look(self.control, self.dsn, asked)
             pipeline = written.expanded()
             with redacted(pipeline):
                 if opened["action"] == "take":

@@ -15,7 +15,6 @@ from trunq.record.pipeline import Backfill as Backfill
 from trunq.record.pipeline import BackfillShare as BackfillShare
 from trunq.record.pipeline import PipelineRun as PipelineRun
 from trunq.record.pipeline import PipelineState as PipelineState
-from trunq.record.pipeline import PipelineTable as PipelineTable
 from trunq.record.pipeline import Quarantined as Quarantined
 from trunq.record.pipeline import QuarantineReason as QuarantineReason
 from trunq.record.pipeline import SchemaChange as SchemaChange

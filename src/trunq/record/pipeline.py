@@ -117,32 +117,6 @@ class BackfillShare(NamedTuple):
     error: str | None
 
 
-class PipelineTable(NamedTuple):
-    """A row of `list_pipeline_tables`; `pipeline`: that which was made for the table.
-
-    `state`: failing, refused (why, and the way out, say `refused` and `hint`), gone, open, new or done.
-    `tables`: how many there are in all.
-    """
-
-    schema_name: str
-    table_name: str
-    pipeline: str | None
-    state: str
-    refused: str | None
-    hint: str | None
-    noted_at: datetime
-    runs: int | None
-    open_run: int | None
-    failures: int
-    failing_since: datetime | None
-    error: str | None
-    last_ended_at: datetime | None
-    quarantined: int
-    paused: bool
-    fresh_at: datetime | None
-    tables: int
-
-
 class Quarantined(NamedTuple):
     """A row of `list_quarantine`; `number` is that of the run that met it."""
 

@@ -19,14 +19,7 @@ from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import (
-    REASONS,
-    print_backfills,
-    print_pipeline,
-    print_tables,
-    seconds,
-    warnings_of,
-)
+from trunq.cli.pipeline.sight import REASONS, print_backfills, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -153,8 +146,7 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        known = _row(trunq, name)
-        if known["paused"] and not ask:
+        if _row(trunq, name)["paused"] and not ask:
             raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
         if not ask:
             require_extra()
@@ -178,12 +170,7 @@ def run(
         say(told + (": 1 row" if row.rows_out == 1 else ": {rows} rows") + " written, {bad} quarantined.",
             number=row.number, name=name, rows=row.rows_out or 0, bad=row.rows_bad or 0)  # fmt: skip
     elif state == "done":
-        # The run of one of many tables is a look at which there are.
-        looked = "has asked for a run of each of its tables. See: trunq pipeline tables {name}"
-        nothing = "had nothing new, or its run was another message's too."
-        say(
-            f"Pipeline {{name}} {looked if 'tables' in known['definition']['source'] else nothing}", name=name
-        )
+        say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
         raise Mistake(f"{why}\nA runner tries it again; so does: trunq pipeline run {name}")
@@ -224,16 +211,14 @@ def show(
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
         warnings = warnings_of(trunq, name)
         backfills = trunq.list_backfills(name, limit)
-        tables: list[Row] = [each._asdict() for each in trunq.list_pipeline_tables(name, limit)]
     if json:
         write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings,
-                    "backfills": [each._asdict() for each in backfills], "tables": tables})  # fmt: skip
+                    "backfills": [each._asdict() for each in backfills]})  # fmt: skip
     elif tree:
         _print_tree(runs, None, 0)
     else:
         print_pipeline(row, runs, changes, reasons, warnings)
         print_backfills(backfills)
-        print_tables(tables)
 
 
 @option.verb(app, "cancel", "trunq pipeline cancel flights")

@@ -33,10 +33,6 @@ _RUNS: Final = (
     "error",
 )
 _CHANGES: Final = ("number", "noted_at", "column", "change")
-TABLES: Final = (
-    "schema_name", "table_name", "pipeline", "state", "runs", "last_ended_at", "quarantined", "paused",
-    "refused", "error",
-)  # fmt: skip
 REASONS: Final = ("reason", "quarantined", "newest_at", "example")
 _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -70,22 +66,11 @@ def print_pipeline(
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
-    if "tables" in row["definition"]["source"]:
-        write_rows([_with_figures(run) for run in runs], ("pipeline", *_RUNS), False, "No table has run yet.")
-    else:
-        write_rows([_with_figures(run) for run in runs], _RUNS, False, "It has not run yet.")
+    write_rows([_with_figures(run) for run in runs], _RUNS, False, "It has not run yet.")
     if changes:
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:
         write_rows(reasons, REASONS, False, "")
-
-
-def print_tables(tables: Sequence[Row]) -> None:
-    """The worst of many tables, and how many there are."""
-    if tables:
-        write_rows(tables, TABLES, False, "")
-    if tables and tables[0]["tables"] > len(tables):
-        say("{shown} of {all} tables: --limit.", shown=len(tables), all=tables[0]["tables"])
 
 
 def print_backfills(backfills: Sequence[Backfill]) -> None:

@@ -39,7 +39,6 @@ from trunq.record import (
     MoverState,
     PipelineRun,
     PipelineState,
-    PipelineTable,
     Preparation,
     ProgressState,
     PublicState,
@@ -1444,13 +1443,13 @@ class Passing(Access):
         *,
         connection: Given | None = None,
     ) -> list[PipelineRun]:
-        """Runs, newest first, `limit` of them at most (100): of a pipeline, or of all its tables, of a chain
-        (a run and those that ran after it, which have one chain), or all. outcome None: it is open; error: of
-        its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that
-        asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as they were given to the
-        sink, in Arrow's memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between,
-        and for writing, of Spark's tasks all together; newest_at: the newest value of the column that says
-        how fresh the sink is.
+        """Runs, newest first, `limit` of them at most (100): of a pipeline, of a chain (a run and those that
+        ran after it, which have one chain), or all. outcome None: it is open; error: of its newest attempt
+        that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range,
+        or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow's
+        memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing,
+        of Spark's tasks all together; newest_at: the newest value of the column that says how fresh the sink
+        is.
 
         Those are of the attempt that the sink has taken, and None where it took none.
 
@@ -1991,28 +1990,23 @@ class Passing(Access):
         return returned
 
     def drop_pipeline(self, pipeline: str, *, connection: Given | None = None) -> None:
-        """Drops a pipeline with its state, its trigger, its runs and its quarantine; of many tables, with
-        those of all tables.
+        """Drops a pipeline with its state, its trigger, its runs and its quarantine.
 
         What it wrote stays, and so do messages that ask for runs of it.
 
-        Raises PipelineNotFound; InvalidPipeline while another runs it after itself, and for one of many
-        tables while its table is there.
+        Raises PipelineNotFound; InvalidPipeline while another runs it after itself.
         """
         self._value(connection, "drop_pipeline", pipeline=pipeline)
 
     def list_pipelines(
         self, pipeline: str | None = None, *, connection: Given | None = None
     ) -> list[PipelineState]:
-        """Pipelines by name, or the one of a name.
-
-        Of one of many tables, runs are its looks for tables, error and quarantined those of all its tables,
-        which list_pipeline_tables lists and this does not. runs: how many of them ended; open_run: the number
-        of the one that is open; paused_until None: until it is resumed; error: of the newest attempt that
-        failed; quarantined: rows; trigger: what starts it by itself, None: nothing; next_due: when it is due
-        next, with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by
-        None, when the newest slice that is in the sink was fixed, or the source had nothing new; age: how
-        long ago that is.
+        """Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the
+        one that is open; paused_until None: until it is resumed; error: of the newest attempt that failed;
+        quarantined: rows; trigger: what starts it by itself, None: nothing; next_due: when it is due next,
+        with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by None,
+        when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago
+        that is.
 
         Raises PipelineNotFound.
         """
@@ -2021,8 +2015,7 @@ class Passing(Access):
     def pause_pipeline(
         self, pipeline: str, until: datetime | None = None, *, connection: Given | None = None
     ) -> None:
-        """Begins no run of a pipeline, or of any of its tables, before `until` (left out: until it is
-        resumed).
+        """Begins no run of a pipeline before `until` (left out: until it is resumed).
 
         Messages that ask for a run wait, its trigger publishes none, and the current run goes on to its end.
 
@@ -2031,7 +2024,7 @@ class Passing(Access):
         self._value(connection, "pause_pipeline", pipeline=pipeline, until=moment("until", until))
 
     def resume_pipeline(self, pipeline: str, *, connection: Given | None = None) -> bool:
-        """Ends the pause of a pipeline, and of all its tables.
+        """Ends the pause of a pipeline.
 
         Returns False when it was not paused. Raises PipelineNotFound.
         """
@@ -2416,8 +2409,8 @@ class Passing(Access):
     def cancel_pipeline(
         self, pipeline: str, backfill: int | None = None, *, connection: Given | None = None
     ) -> bool:
-        """Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done, or
-        of all its tables: none of its rows arrives, the state stays, and the next run reads from there.
+        """Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done: none
+        of its rows arrives, the state stays, and the next run reads from there.
 
         A run that no runner is working on ends at once; a runner that is working on it is told, and ends it
         (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay:
@@ -2687,21 +2680,6 @@ class Passing(Access):
         returned: int = self._value(connection, "summarize", queue=queue)
         return returned
 
-    def list_pipeline_tables(
-        self, pipeline: str, limit: int | None = None, *, connection: Given | None = None
-    ) -> list[PipelineTable]:
-        """The tables of a pipeline of many tables, `limit` of them at most (100), the worst first: those
-        whose run fails the most often, then those that are stepped over (refused, with the way out), and
-        gone, then those with an open run, and the least fresh. pipeline: that which was made for it; state:
-        failing, refused, gone, open, new (it has not run yet) or done; noted_at: since when it is taken,
-        refused or gone; tables: how many there are.
-
-        Raises InvalidArgument, PipelineNotFound.
-        """
-        return self._records(
-            connection, PipelineTable, "list_pipeline_tables", pipeline=pipeline, limit=limit
-        )
-
     def set_tenancy(
         self, queue: str, tenancy: bool | None = None, *, connection: Given | None = None
     ) -> None:
@@ -2724,9 +2702,8 @@ class Passing(Access):
         messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
         them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
         miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
-        no file yet, backfills that failed, tables that pipelines step over, or miss, history that waits for
-        its taker for longer than the retention, and, of all queues, a server that may not come back after a
-        crash.
+        no file yet, backfills that failed, history that waits for its taker for longer than the retention,
+        and, of all queues, a server that may not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

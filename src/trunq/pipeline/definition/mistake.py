@@ -78,7 +78,7 @@ def _keys(model: type[BaseModel], path: list[str], location: tuple[int | str, ..
         if not found:
             return []
         model = found[0]
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return list(model.model_fields)
 
 
 def _models(annotation: Any) -> list[Any]:

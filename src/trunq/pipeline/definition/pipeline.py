@@ -12,7 +12,6 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
-from trunq.pipeline.definition.many import check_many
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
 from trunq.pipeline.definition.sink import Sink
@@ -136,16 +135,6 @@ class Pipeline(Part):
                 " write changes = 'all' in source, or mode = 'upsert' in sink"
             )
         return self
-
-    @model_validator(mode="after")
-    def _of_many_tables(self) -> Self:
-        check_many(self.name, self.source, self.sink, self.trigger)
-        return self
-
-    @property
-    def has_tables(self) -> bool:
-        """Whether it is of many tables, each with a pipeline of its own."""
-        return isinstance(self.source, TableSource) and bool(self.source.tables)
 
     @property
     def needs_spark(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,11 +17,9 @@ from trunq.errors import TrunqError
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
-from trunq.pipeline.definition.many import PLACEHOLDERS
 from trunq.pipeline.definition.need import missing
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
-from trunq.pipeline.look import find
 from trunq.pipeline.plan.sink import Written, foresee
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.source import Foreseen, Source
@@ -53,8 +50,6 @@ class Planned:
     added: dict[str, str] = field(default_factory=dict)
     makes_sink: bool = False
     """The sink's table, or directory, would be made."""
-    tables: list[dict[str, str | None]] | None = None
-    """Of a pipeline of many tables: each with its `pipeline` (None: it would be made)."""
     refused: list[dict[str, str | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -85,14 +80,10 @@ class _Planning:
 
     def __init__(self, client: Client, dsn: str, row: PipelineState, planned: Planned) -> None:
         self._client, self._dsn, self._row, self._planned = client, dsn, row, planned
-        written = read_definition(row.pipeline, row.definition)
-        self._pipeline = written.expanded({**os.environ, **PLACEHOLDERS} if written.has_tables else None)
+        self._pipeline = read_definition(row.pipeline, row.definition).expanded()
 
     def plan(self) -> None:
         planned, pipeline = self._planned, self._pipeline
-        if pipeline.has_tables:
-            self._look()
-            return
         # Which engine runs it, and why, is to stand here.
         planned.needs_spark = pipeline.needs_spark
         for sentence in missing(pipeline):
@@ -114,35 +105,6 @@ class _Planning:
             sinks.make(pipeline, self._dsn).check()
         with self._refusing():
             self._write(foresee(pipeline, self._dsn, schema))
-
-    def _look(self) -> None:
-        """Which tables the next look would take, make pipelines for, miss and step over."""
-        planned, name = self._planned, self._pipeline.name
-        found = find(read_definition(name, self._row.definition), self._dsn)
-        known = {
-            (row.schema_name, row.table_name): row for row in self._client.list_pipeline_tables(name, 100_000)
-        }
-        taken = [each for each in found if each.refused is None]
-        planned.tables = []
-        for each in taken:
-            before = known.get((each.schema, each.table))
-            made = None if before is None else before.pipeline
-            planned.tables.append({"schema": each.schema, "table": each.table, "pipeline": made})
-        planned.rows = None
-        new = sum(each["pipeline"] is None for each in planned.tables)
-        planned.reads = (
-            f"{len(taken)} tables, {new} of them new: each has a plan of its own, once it has a pipeline"
-        )
-        for each in found:
-            if each.refused is not None:
-                message = f"table {each.schema}.{each.table} would be stepped over: {each.refused}"
-                planned.refused.append({"message": message, "hint": each.hint})
-        there = {(each.schema, each.table) for each in found}
-        for key, row in known.items():
-            if key not in there:
-                planned.notes.append(
-                    f"table {key[0]}.{key[1]} is gone, or matches no more: {row.pipeline} would read nothing"
-                )
 
     def _read(self, source: Source) -> None:
         planned, row = self._planned, self._row
@@ -245,8 +207,7 @@ def _slice_words(pipeline: Pipeline, slice: dict[str, Any], since: datetime | No
         named = ", ".join(str(path) for path, *_ in slice["files"][:_NAMED]) + (
             ", ..." if number > _NAMED else ""
         )
-        files = f"{number} {'file' if number == 1 else 'files'}"
-        return f"{files} of {_moment(min(times))} to {_moment(max(times))}: {named}"
+        return f"{number} {'file' if number == 1 else 'files'} of {_moment(min(times))} to {_moment(max(times))}: {named}"
     if source.format == "table" and slice.get("lo"):
         return f"rows of {table} that were committed{after or ' since the last run'}"
     if source.format == "table":

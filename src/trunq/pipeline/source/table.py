@@ -20,12 +20,11 @@ from typing import Any, Final
 import pyarrow as pa
 from psycopg import sql
 
-from trunq.arrow.catalog import identifier
 from trunq.arrow.reader import fetch
 from trunq.arrow.value import OF_POSTGRES, TYPE
 from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
-from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import TableSource as Model
@@ -54,8 +53,7 @@ coalesce(pg_catalog.pg_relation_filenode(c.oid)::bigint, 0), has_table_privilege
 from pg_class c where c.oid = any(%(oids)s::oid[]) order by c.oid"""
 
 _SIZE: Final = """with recursive below(oid) as (
-  select %(table)s::regclass::oid
-  union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+  select %(table)s::regclass::oid union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
 select coalesce(sum(pg_catalog.pg_relation_size(b.oid)), 0)::bigint / current_setting('block_size')::bigint,
   (select relkind::text from pg_class where oid = %(table)s::regclass) from below b"""
 _COUNTED_PAGES: Final = 12_800
@@ -81,10 +79,12 @@ class TableSource(Source):
         self._chosen = pipeline.columns
         self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
         self._clock = Clock(pipeline.name)
-        try:
-            self._table = identifier(self._model.table)
-        except InvalidArgument as error:
-            raise InvalidPipeline(error.message, error.hint) from None
+        parts = self._model.table.split(".")
+        if len(parts) > 2 or not all(parts):
+            raise InvalidPipeline(
+                f'"{self._model.table}" is not the name of a table', "write table, or schema.table"
+            )
+        self._table = sql.Identifier(*parts)
 
     def plan(self, state: State) -> Plan:
         with self._connected() as connection:

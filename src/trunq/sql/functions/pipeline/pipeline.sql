@@ -7,7 +7,7 @@
 -- Locks: pipelines are made and dropped one at a time, or two that name each other as followers would make a circle. The row of a pipeline
 -- is held by whoever begins or ends a run of it, for that one statement.
 
-create or replace function trunq._put_pipeline(p_pipeline text, p_definition jsonb, p_due_times timestamptz[] default null) returns boolean
+create or replace function trunq.create_pipeline(p_pipeline text, p_definition jsonb, p_due_times timestamptz[] default null) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_old trunq.pipeline;
@@ -22,9 +22,7 @@ begin
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   perform trunq._check_followers(p_pipeline, v_followers);
   perform trunq._check_trigger(p_pipeline, p_definition);
-  if not p_definition->'source' ? 'tables' then
-    perform trunq._check_sink_alone(p_pipeline, p_definition->'sink');
-  end if;
+  perform trunq._check_sink_alone(p_pipeline, p_definition->'sink');
   select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for update;
   if not found then
     insert into trunq.pipeline (name, definition, followers) values (p_pipeline, p_definition, v_followers) returning * into v_new;
@@ -56,16 +54,8 @@ begin
   perform trunq._set_trigger(v_new, v_old.definition->'trigger', p_due_times);
   return false;
 end $$;
-comment on function trunq._put_pipeline is 'What create_pipeline does, also for one of many tables. Returns: true when it was made.';
-
-create or replace function trunq.create_pipeline(p_pipeline text, p_definition jsonb, p_due_times timestamptz[] default null) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_tables(p_pipeline, p_definition);
-  return trunq._put_pipeline(p_pipeline, p_definition, p_due_times);
-end $$;
 comment on function trunq.create_pipeline is
-  'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, which the caller computes. A source with tables makes pipelines, one for each table: its runs do (list_pipeline_tables). It makes the queue "pipelines" where there is none.
+  'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, which the caller computes. It makes the queue "pipelines" where there is none.
 Returns: true when it was made.
 Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
 Locks: others who make or drop a pipeline; the pipeline.';
@@ -88,7 +78,6 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   v_pipeline := trunq._find_pipeline(p_pipeline);
-  perform trunq._forget_table(v_pipeline);
   select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) order by p.name limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipeline "%s" runs "%s" after itself', v_before, p_pipeline), format('take it out of then of "%s" first', v_before));
@@ -99,8 +88,8 @@ begin
   perform trunq._call_runners();
 end $$;
 comment on function trunq.drop_pipeline is
-  'Drops a pipeline with its state, its trigger, its runs and its quarantine; of many tables, with those of all tables. What it wrote stays, and so do messages that ask for runs of it.
-Raises: TQ030; TQ031 while another runs it after itself, and for one of many tables while its table is there.
+  'Drops a pipeline with its state, its trigger, its runs and its quarantine. What it wrote stays, and so do messages that ask for runs of it.
+Raises: TQ030; TQ031 while another runs it after itself.
 Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq.list_pipelines(p_pipeline text default null)
@@ -117,7 +106,7 @@ begin
   return query
     select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(p.paused_until > trunq.clock(), false),
       case when p.paused_until > trunq.clock() then nullif(p.paused_until, 'infinity') end, p.done, o.number, o.begun_at, l.outcome, l.ended_at,
-      coalesce(o.error, l.error, t.error), t.quarantined + (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
+      coalesce(o.error, l.error), (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
       p.definition->'trigger', s.next_due, f.fresh_at, case when f.fresh_at is not null then greatest(trunq.clock() - f.fresh_at, interval '0') end,
       case when p.newest_at is not null then trunq._freshness_column(p.definition) end
     from trunq.pipeline p
@@ -132,12 +121,11 @@ begin
       order by r.number desc limit 1
     ) d on true
     cross join lateral (select coalesce(p.newest_at, greatest(p.looked_at, d.begun_at)) as fresh_at) f
-    cross join lateral trunq._sum_tables(p) t
-    where p_pipeline is null and p.tables_of is null or p.name = p_pipeline
+    where p_pipeline is null or p.name = p_pipeline
     order by p.name;
 end $$;
 comment on function trunq.list_pipelines is
-  'Pipelines by name, or the one of a name. Of one of many tables, runs are its looks for tables, error and quarantined those of all its tables, which list_pipeline_tables lists and this does not. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by null, when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago that is.
+  'Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by null, when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago that is.
 Raises: TQ030.';
 
 create or replace function trunq.pause_pipeline(p_pipeline text, p_until timestamptz default 'infinity') returns void
@@ -146,11 +134,11 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
   perform trunq._check_pause(format('pipeline "%s"', p_pipeline), p_until);
-  update trunq.pipeline p set paused_until = p_until where v_pipeline.pipeline_id in (p.pipeline_id, p.tables_of);
+  update trunq.pipeline p set paused_until = p_until where p.pipeline_id = v_pipeline.pipeline_id;
   perform trunq._pause_trigger(v_pipeline, p_until);
 end $$;
 comment on function trunq.pause_pipeline is
-  'Begins no run of a pipeline, or of any of its tables, before p_until (left out: until it is resumed). Messages that ask for a run wait, its trigger publishes none, and the current run goes on to its end.
+  'Begins no run of a pipeline before p_until (left out: until it is resumed). Messages that ask for a run wait, its trigger publishes none, and the current run goes on to its end.
 Raises: TQ030; TQ005 for a time that is over.
 Locks: the pipeline.';
 
@@ -159,12 +147,12 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
-  update trunq.pipeline p set paused_until = null where v_pipeline.pipeline_id in (p.pipeline_id, p.tables_of);
+  update trunq.pipeline p set paused_until = null where p.pipeline_id = v_pipeline.pipeline_id;
   perform trunq._pause_trigger(v_pipeline, null);
   return coalesce(v_pipeline.paused_until > trunq.clock(), false);
 end $$;
 comment on function trunq.resume_pipeline is
-  'Ends the pause of a pipeline, and of all its tables.
+  'Ends the pause of a pipeline.
 Returns: false when it was not paused.
 Raises: TQ030.
 Locks: the pipeline.';
@@ -185,7 +173,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
-  perform trunq._require_no_tables(v_pipeline);
   perform trunq._check_backfill(v_pipeline, p_range);
   if p_every is not null then
     return trunq._begin_shares(v_pipeline, p_range, p_every, p_at_once);
@@ -237,7 +224,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
-  perform trunq._require_no_tables(v_pipeline);
   if jsonb_typeof(p_state) is distinct from 'object' then
     perform trunq._fail('TQ031', format('the state of pipeline "%s" is a JSON object, not %s', p_pipeline, left(coalesce(p_state::text, 'null'), 100)), '{} begins at the beginning');
   elsif exists (select from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null) then
@@ -342,7 +328,7 @@ declare
 begin
   -- Known is what is written alike: two addresses may be of one database.
   select p.name, p.definition->'sink'->>'mode' = 'replace' as replaces into v_other from trunq.pipeline p
-  where p.name <> p_pipeline and not p.definition->'source' ? 'tables' and trunq._sink_place(p.definition->'sink') = trunq._sink_place(p_sink)
+  where p.name <> p_pipeline and trunq._sink_place(p.definition->'sink') = trunq._sink_place(p_sink)
     and 'replace' in (p_sink->>'mode', p.definition->'sink'->>'mode') limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipelines "%s" and "%s" write into %s, and %s stands for all of it: what the other wrote would be gone',

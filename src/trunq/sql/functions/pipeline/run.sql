@@ -329,7 +329,7 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
   v_run trunq.pipeline_run;
 begin
-  if p_backfill <> 0 and trunq._cancel_shares(v_pipeline, p_backfill) or p_backfill = 0 and trunq._cancel_tables(v_pipeline) then
+  if p_backfill <> 0 and trunq._cancel_shares(v_pipeline, p_backfill) then
     return true;
   end if;
   -- It would ask for the same again at once.
@@ -346,7 +346,7 @@ begin
   return true;
 end $$;
 comment on function trunq.cancel_pipeline is
-  'Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done, or of all its tables: none of its rows arrives, the state stays, and the next run reads from there. A run that no runner is working on ends at once; a runner that is working on it is told, and ends it (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay: such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until it is resumed.
+  'Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done: none of its rows arrives, the state stays, and the next run reads from there. A run that no runner is working on ends at once; a runner that is working on it is told, and ends it (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay: such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until it is resumed.
 Returns: false when no run is open.
 Raises: TQ030.
 Locks: the pipeline, the run.';

@@ -1,28 +1,4 @@
--- Pipelines of many tables (functions/pipeline/table.sql), and backfills in shares (functions/pipeline/backfill.sql).
-alter table trunq.pipeline
-  add column tables_of integer references trunq.pipeline on delete cascade;
-create index pipeline_tables_of on trunq.pipeline (tables_of) where tables_of is not null;
-comment on column trunq.pipeline.tables_of is 'The pipeline of many tables that made it, for one of them.';
-
-create table trunq.pipeline_table (
-  pipeline_id integer not null references trunq.pipeline on delete cascade,
-  schema_name text not null,
-  table_name text not null,
-  primary key (pipeline_id, schema_name, table_name),
-  child_id integer unique references trunq.pipeline on delete set null,
-  look bigint not null,
-  is_gone boolean not null default false,
-  refused text,
-  hint text,
-  noted_at timestamptz not null
-);
-create index pipeline_table_amiss on trunq.pipeline_table (pipeline_id) where is_gone or refused is not null;
-comment on table trunq.pipeline_table is 'One row a table that has matched what a pipeline of many tables names.';
-comment on column trunq.pipeline_table.child_id is 'The pipeline that was made for it.';
-comment on column trunq.pipeline_table.look is 'The newest look that has found it.';
-comment on column trunq.pipeline_table.refused is 'Why it is stepped over.';
-comment on column trunq.pipeline_table.noted_at is 'Since when is_gone and refused say what they say.';
-
+-- A backfill in shares (functions/pipeline/backfill.sql).
 create table trunq.pipeline_backfill (
   pipeline_id integer not null references trunq.pipeline on delete cascade,
   backfill bigint not null,

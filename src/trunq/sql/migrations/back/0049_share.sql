@@ -4,8 +4,5 @@ begin
     drop function trunq.backfill_pipeline(text, jsonb, text, integer);
   end if;
 end $$;
-drop table trunq.pipeline_table;
--- The older release would take them for pipelines of people's own; their tables are theirs alone.
-alter table trunq.pipeline drop column tables_of;
 drop table trunq.pipeline_share;
 drop table trunq.pipeline_backfill;
