@@ -25,6 +25,9 @@ from calling import (
 
 SEGMENTS = 4
 
+THREE_SPANS = "36 hours"
+"""Then the segment of now is the one that rotation empties next, whatever the hour."""
+
 
 @dataclass(frozen=True)
 class Engine:

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.attempting import ALL, SINKS
 from pipeline.piping import Bench
+from pipeline.storages import ENVIRONMENT, S3Server, SftpServer
 
 
 @pytest.fixture
@@ -36,3 +37,27 @@ def made(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """A server of S3."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def sftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SftpServer]:
+    """A server of SFTP."""
+    server = SftpServer(tmp_path_factory.mktemp("sftp"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pipelines name is in the environment, of processes that die too."""
+    monkeypatch.setattr("pipeline.killing.ENVIRONMENT", ENVIRONMENT)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)

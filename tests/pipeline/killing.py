@@ -11,13 +11,19 @@ from typing import Any
 from trunq import Client
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.run import Executor
-from trunq.pipeline.sink import delta, directory, parquet, table
+from trunq.pipeline.sink import directory, parquet, table
 from trunq.pipeline.sink.delta import DeltaSink
 from trunq.pipeline.sink.directory import StageDirectory
 from trunq.pipeline.sink.http import HttpSink
+from trunq.pipeline.sink.lake import LakeStage
 from trunq.pipeline.sink.parquet import ParquetSink
+from trunq.pipeline.sink.published import PublishedSink
+from trunq.pipeline.sink.renamed import RenamedSink
+from trunq.pipeline.sink.stored import StoredStage
 from trunq.pipeline.sink.table import PostgresSink
 from trunq.pipeline.source.landing import Landing
+from trunq.pipeline.storage.objects import ObjectStorage
+from trunq.pipeline.storage.sftp import SftpStorage
 
 POINTS = (
     "planned",
@@ -37,6 +43,9 @@ sees either.
 
 DIRECTORY = "."
 """Where the process works."""
+
+ENVIRONMENT: dict[str, str] = {}
+"""What its environment has besides."""
 
 _forkserver = multiprocessing.get_context("forkserver")
 _forkserver.set_forkserver_preload(
@@ -61,7 +70,7 @@ def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
 
 def start(dsn: str, asked: Asked, point: str = "") -> Any:
     """Begin it."""
-    process = _forkserver.Process(target=_run, args=(dsn, asked, point, DIRECTORY), daemon=True)
+    process = _forkserver.Process(target=_run, args=(dsn, asked, point, DIRECTORY, ENVIRONMENT), daemon=True)
     process.start()
     return process
 
@@ -71,7 +80,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _run(dsn: str, asked: Asked, point: str, directory: str) -> None:
+def _run(dsn: str, asked: Asked, point: str, directory: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
     os.chdir(directory)
     with Client(dsn, max_connections=4) as client:
         executor = Executor(client, dsn)
@@ -97,10 +107,28 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     "written": [(Control, "stage")],
     "answered": [(HttpSink, "_send")],
     "noted": [(HttpSink, "_note")],
-    "committing": [(PostgresSink, "_require_all"), (delta, "move_in"), (StageDirectory, "keep_only")],
-    "marked": [(PostgresSink, "_set_mark"), (DeltaSink, "_marks"), (parquet, "sync")],
+    "committing": [
+        (PostgresSink, "_require_all"),
+        (LakeStage, "move_in"),
+        (StageDirectory, "keep_only"),
+        (StoredStage, "move_in"),
+        (StoredStage, "staged"),
+        (RenamedSink, "_keep_only"),
+    ],
+    "marked": [
+        (PostgresSink, "_set_mark"),
+        (DeltaSink, "_marks"),
+        (parquet, "sync"),
+        (PublishedSink, "_take"),
+        (SftpStorage, "rename"),
+    ],
     "taken": [(DeltaSink, "_try")],
-    "committed": [(sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink)],
+    "committed": [
+        (sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink, PublishedSink, RenamedSink)
+    ],
+    "copied": [(ObjectStorage, "copy")],
+    "emptied": [(PublishedSink, "_empty")],
+    "told": [(PublishedSink, "_publish")],
     "finished": [(Control, "finish")],
 }
 

@@ -21,7 +21,7 @@ TABLE = {"format": "table", "table": "source"}
 MOVED = {"format": "table", "table": "moved"}
 COLUMNS = {"id": "integer", "at": "timestamp with time zone", "word": "text"}
 
-Planning = Callable[[str], Planned]
+Planning = Callable[..., Planned]
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def planning(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.chdir(tmp_path)
     reading = make_conninfo(bench.dsn, options="-c default_transaction_read_only=on")
 
-    def plan(name: str) -> Planned:
+    def plan(name: str, message: Any = None) -> Planned:
         before = files(tmp_path)
-        planned = plan_pipeline(name, reading)
+        planned = plan_pipeline(name, reading, message=message)
         assert files(tmp_path) == before
         return planned
 
@@ -95,7 +95,7 @@ def test_of_a_large_table_a_sample_is_counted(
     [
         ("create table moved (id int)", {"evolve": "refuse"}, MOVED, 'column "at" is new'),
         ("create table moved (id date)", {}, MOVED, 'column "id" of moved is date and comes as integer'),
-        ("create table moved (id int)", {}, {**MOVED, "mode": "upsert", "key": ["id"]}, "no unique index over id"),
+        ("create table moved (id int)", {}, {**MOVED, "mode": "upsert", "key": ["id"]}, "no unique index"),
         ("", {}, {**MOVED, "mode": "upsert", "key": ["none"]}, 'there is no column "none"'),
         ("", {}, {"format": "table", "table": "nowhere.moved"}, "there is no schema nowhere"),
         ("", {}, {"format": "queue", "queue": "nowhere"}, "trunq queue create nowhere"),
@@ -104,7 +104,7 @@ def test_of_a_large_table_a_sample_is_counted(
         ("", {"columns": {"exclude": ["none"]}}, MOVED, '"none"'),
         ("", {"function": "nowhere:nothing"}, MOVED, "nowhere:nothing is not found here"),
         ("", {}, {"format": "table", "table": "moved", "dsn": "${NOWHERE}"}, "start it with NOWHERE="),
-        ("", {}, {"format": "delta", "path": "/etc/hostname/lake"}, "no directory that this process may write into"),
+        ("", {}, {"format": "delta", "path": "/etc/hostname/lake"}, "that this process may write into"),
         ("", {}, {"format": "delta", "path": "lake", "partition_by": ["none"]}, "none"),
     ],
 )  # fmt: skip
@@ -115,7 +115,7 @@ def test_what_would_stop_a_run_is_said_with_the_way_out(
         filled.sql(before)
     name = filled.make(TABLE, sink, **more)
     assert said in why(planning(name))
-    with pytest.raises(Exception):  # noqa: B017, PT011  # the run says it in its words
+    with pytest.raises(Exception):  # noqa: B017  # the run says it in its words
         filled.run(name)
 
 
@@ -125,12 +125,13 @@ def test_a_right_that_is_missing_is_said_before_the_run_that_needs_it(
     filled.sql("create table moved (id int, at timestamptz, word text)")
     role = f"few_rights_{os.getpid()}"
     filled.sql(
-        f"create role {role} login; grant connect on database {filled.one('select current_database()')} to {role}"
+        f"create role {role} login;"
+        f" grant connect on database {filled.one('select current_database()')} to {role}"
     )
     dsn = make_conninfo(filled.dsn, user=role, options="-c default_transaction_read_only=on")
     try:
         name = filled.make(TABLE, {**MOVED, "dsn": dsn})
-        assert f"may not insert in moved: grant insert on moved" in why(planning(name))
+        assert "may not insert in moved: grant insert on moved" in why(planning(name))
         filled.sql(f"grant insert on moved to {role}")
         assert "may not use schema trunq_sink" in why(planning(name))
     finally:
@@ -253,7 +254,7 @@ def test_statements_of_spark_start_no_spark(bench: Bench, planning: Planning) ->
     bench.sql("create table source (id int); insert into source values (1)")
     name = bench.make(TABLE, MOVED, sql=["select * from input"])
     planned = planning(name)
-    assert planned.needs_spark
+    assert (planned.engine, planned.why) == ("spark", "it has sql")
     assert (planned.rows, planned.columns) == (1, None)
     assert "which columns sql gives, only a run tells" in planned.notes
 
@@ -278,3 +279,38 @@ def test_a_lake_keeps_its_partitions(filled: Bench, planning: Planning) -> None:
     assert "lake is partitioned by (word)" in why(planning(other))
     filled.sql("alter table source add born date")
     assert planning(filled.make(TABLE, lake)).added == {"born": "date32[day]"}
+
+
+def test_a_column_that_would_be_widened_is_told_and_one_that_may_not_is_refused(
+    filled: Bench, planning: Planning
+) -> None:
+    filled.sql("create table moved (id smallint, at timestamptz, word text)")
+    name = filled.make(TABLE, MOVED, evolve="widen")
+    planned = planning(name)
+    assert planned.notes == ["column id of moved becomes integer, and is smallint"]
+    assert (planned.columns, planned.refused) == (COLUMNS, [])
+    filled.run(name)
+    filled.sql("alter table source alter id type bigint; insert into source values (8)")
+    strict = filled.make(TABLE, MOVED, name=name)
+    assert 'evolve = "widen" makes it bigint' in why(planning(strict))
+
+
+EACH = {"message": {"customer": "text"}, "per": "message.customer"}
+
+
+def test_each_instance_has_a_plan_and_one_that_is_still_to_come(filled: Bench, planning: Planning) -> None:
+    filled.sql("create table source_b (id int); insert into source_b values (1)")
+    filled.sql("alter table source rename to source_a")
+    source = {"format": "table", "table": "source_${message.customer}"}
+    name = filled.make(source, {"format": "table", "table": "to_${message.customer}"}, **EACH)
+    assert planning(name).reads == "it has 0 instances, and each has a next run of its own"
+    new = planning(name, {"customer": "b"})
+    assert (new.pipeline, new.reads, new.rows) == (f"{name}/b", "all rows of source_b", 1)
+    assert filled.client.list_instances(name) == []
+    filled.run(name, {"customer": "a"})
+    filled.run(name, {"customer": "b"})
+    filled.sql("insert into source_a values (8)")
+    planned = planning(name).instances or []
+    assert {each.pipeline: each.rows for each in planned} == {f"{name}/a": 1, f"{name}/b": 0}
+    assert planning(f"{name}/a").rows == 1
+    assert "customer of the message is '../x'" in why(planning(name, {"customer": "../x"}))

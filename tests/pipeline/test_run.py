@@ -386,8 +386,8 @@ def test_a_queue_is_read_tick_by_tick_and_each_message_once(bench: Bench) -> Non
 
 
 def test_files_that_are_nowhere_are_refused_or_warned_of(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(InvalidPipeline, match="is an address"):
-        bench.make({"format": "csv", "path": "s3://bucket/*.csv"}, MOVED)
+    with pytest.raises(InvalidPipeline, match="is no address of a storage"):
+        bench.make({"format": "csv", "path": "ftp://host/*.csv"}, MOVED)
     there, path = tmp_path / "in", f"{tmp_path}/in/**/*.csv"
     files = {"format": "csv", "path": path, "settled": 0}
     name = bench.make(files, MOVED)

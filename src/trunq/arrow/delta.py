@@ -39,16 +39,20 @@ CLOSED: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EP
 """How a disk says that it is full, or closed to us."""
 
 
-def open_table(path: str) -> DeltaTable | None:
+def open_table(path: str, options: dict[str, str] | None = None) -> DeltaTable | None:
     """The table at a path; None if there is none yet."""
     try:
-        return DeltaTable(path)
+        return DeltaTable(path, storage_options=options)
     except TableNotFoundError:
         return None
 
 
 def create_table(
-    path: str, schema: pa.Schema, partition_by: Sequence[str], configuration: dict[str, str] | None = None
+    path: str,
+    schema: pa.Schema,
+    partition_by: Sequence[str],
+    configuration: dict[str, str] | None = None,
+    options: dict[str, str] | None = None,
 ) -> DeltaTable:
     """A table of no rows; two processes that make it at once get the same one."""
     try:
@@ -58,10 +62,11 @@ def create_table(
             mode="error",
             partition_by=list(partition_by),
             configuration=configuration,
+            storage_options=options,
         )
     except DeltaError:
         # Only one process can write the first entry of the log; the others find it.
-        if (table := open_table(path)) is None:
+        if (table := open_table(path, options)) is None:
             raise
         return table
 

@@ -19,6 +19,7 @@ from trunq.connection.outage import Said
 from trunq.errors import TrunqError
 from trunq.leader.election import Leader
 from trunq.leader.rank import Ranks
+from trunq.process.health import Health, why_not
 from trunq.process.signals import run_with_signals
 from trunq.process.together import together
 from trunq.wire.name import own_name
@@ -58,7 +59,8 @@ class Leaders:
 
     What it finds then and did not know is led, what is gone is let go. A database that is away, or has no
     trunq, is tried again, and disturbs no other; a single one raises to begin with, as Leader does.
-    `name`, `lease_time`, `ranks` and `statistics` are as in Leader.
+    `name`, `lease_time`, `ranks` and `statistics` are as in Leader. `health` is a port, or host and port,
+    where it answers an orchestrator's GET /healthz and /readyz: ready when each of its databases answers.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Leaders:
         lease_time: float = 15.0,
         ranks: Ranks | None = None,
         statistics: float | None = None,
+        health: str | int | None = None,
     ) -> None:
         self.name = name or own_name()
         self.performed: dict[str, dict[str, int]] = {}
@@ -76,6 +79,7 @@ class Leaders:
         self._lease_time = lease_time
         self._ranks = ranks
         self._statistics = statistics
+        self._health = health
         self._led: dict[str, _Led] = {}
         self._woken = asyncio.Event()
         self._is_reloading = False
@@ -113,7 +117,7 @@ class Leaders:
             logging.getLogger(each).addFilter(naming)
         try:
             wanted = await self._find()
-            async with together() as group:
+            async with Health(self._health, self._why_not_ready), together() as group:
                 self._change(group, wanted, is_alone=len(wanted) == 1)
                 if not wanted:
                     log.warning("there is no database to lead; SIGHUP looks again")
@@ -124,6 +128,16 @@ class Leaders:
         finally:
             for each in _LOGGERS:
                 logging.getLogger(each).removeFilter(naming)
+
+    async def _why_not_ready(self) -> str | None:
+        if self._is_stopping:
+            return "it is stopping"
+        led = list(self._led.items())
+        answers = await asyncio.gather(*(why_not(dsn, "trunq health") for dsn, _ in led))
+        said = [
+            f"{each.label}: {why}" for (_, each), why in zip(led, answers, strict=True) if why is not None
+        ]
+        return "; ".join(said) or None
 
     async def _serve(self, group: asyncio.TaskGroup) -> None:
         while not self._is_stopping:

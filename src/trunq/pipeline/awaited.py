@@ -7,7 +7,7 @@ from typing import Final
 
 from trunq import Message
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.errors import RunFailed
+from trunq.pipeline.errors import RunFailed, RunPutOff
 from trunq.record import MessageState
 from trunq.word import OPEN
 
@@ -28,6 +28,10 @@ class Awaited:
         """An attempt of ours failed."""
         if isinstance(error, InvalidPipeline) or message.attempt >= TRIES:
             self.failure = error
+
+    def put_off(self, why: str) -> None:
+        """It will not begin for a while."""
+        self.failure = RunPutOff(why)
 
     def look(self, rows: Sequence[MessageState]) -> None:
         """See what became of it elsewhere."""

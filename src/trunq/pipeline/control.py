@@ -60,6 +60,14 @@ class Run:
         """Under which a sink keeps the number of the newest run: a backfill is a series of its own."""
         return f"{self.identity}/{self.backfill}" if self.backfill else self.identity
 
+    @property
+    def message(self) -> Any:
+        """What its functions and statements see: the payload; where that says no fields, and the definition
+        declares some, those that the run began with.
+        """
+        says_none = self.payload is None or self.backfill or "quarantine" in self.slice
+        return self.slice.get("message", self.payload) if says_none else self.payload
+
 
 class Control:
     """The functions, through a client."""
@@ -67,8 +75,10 @@ class Control:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def open(self, asked: Asked) -> dict[str, Any]:
-        """What is to be done for a message: answer, take, wait or plan."""
+    def open(self, asked: Asked, message: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What is to be done for a message: answer, take, wait, plan, or begin its instance, with what it
+        says as `message`.
+        """
         opened: dict[str, Any] = self._call(
             "_open_run",
             pipeline=asked.pipeline,
@@ -76,8 +86,14 @@ class Control:
             payload=_json(asked.noted),
             backfill=asked.is_backfill,
             hold_for=f"{HOLD} seconds",
+            message=_json(message),
         )
         return opened
+
+    def ask_each(self, pipeline: str, values: list[str]) -> int:
+        """Ask for a run of each of some instances; of how many none was asked for yet."""
+        asked: int = self._call("_ask_each", pipeline=pipeline, values=values)
+        return asked
 
     def begin(self, asked: Asked, planned: dict[str, Any], slice: dict[str, Any]) -> dict[str, Any] | None:
         """The run over a slice that was planned; None when another began meanwhile, or state, source or sink
@@ -241,6 +257,7 @@ _CASTS: Final = {
             "ids",
             "files",
             "columns",
+            "message",
         ),
         "::jsonb",
     ),
@@ -252,6 +269,7 @@ _CASTS: Final = {
     "newest_at": "::timestamptz",
     "hold_for": "::interval",
     "parts": "::text[]",
+    "values": "::text[]",
     "chain": "::uuid",
     "limit": "::integer",
 }

@@ -1,8 +1,9 @@
 """The engine: one Spark session for all runs of a process, started when the first run needs it.
 
-A run that has `sql`, `transform` or `checks` with `holds` does its work here; others touch no Spark. `stage`
-blocks the thread that calls it, and all that Spark does for it is in a job group of that attempt: another
-thread can follow it (`statusTracker`) and end it (`cancelJobGroup`) by the name of the group.
+A run that has `sql`, `transform` or `checks` with `holds` does its work here, and each one of a pipeline with
+`engine = "spark"`; others touch no Spark. `stage` blocks the thread that calls it, and all that Spark does
+for it is in a job group of that attempt: another thread can follow it (`statusTracker`) and end it
+(`cancelJobGroup`) by the name of the group.
 """
 
 from __future__ import annotations
@@ -92,10 +93,14 @@ class Engine:
         `check` raises when the run is to stop.
         """
         session = self.session()
-        from trunq.pipeline.work.staging import Staging  # noqa: PLC0415  # needs pyspark
+        from trunq.pipeline.work.fused import Fused  # noqa: PLC0415  # needs pyspark
+        from trunq.pipeline.work.staging import Staging, rooted  # noqa: PLC0415
 
         try:
             with self.grouped(run):
+                if not pipeline.has_frames:
+                    fused = Fused(session, rooted(pipeline), run, source, sink, context, check, dsn)
+                    return fused.stage()
                 return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
         except Exception as error:
             check()

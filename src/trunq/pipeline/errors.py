@@ -11,8 +11,10 @@ trunq.errors.TrunqError
 ├── CheckFailed    a row broke a rule that fails the run
 ├── WorkFailed     Spark ended the work
 ├── EngineDied     the Java process of Spark ended
+├── MessageRefused a message says what its pipeline cannot take: it is dead
 ├── RunFailed      what a run in a process of its own has raised there
 ├── RunCrashed     the process of such a run ended before the run
+├── StorageFailed  a storage does not answer: the run is tried again
 └── ApiFailed      an HTTP API does not answer, or refuses
 
 Wait is no error: the message is to come again after a while.
@@ -55,12 +57,20 @@ class CheckFailed(TrunqError):
     """A row broke a check of which `otherwise` is fail."""
 
 
+class MessageRefused(TrunqError):
+    """A message says what its pipeline cannot take; it is not tried again."""
+
+
 class WorkFailed(TrunqError):
     """Spark could not do what the pipeline says."""
 
 
 class EngineDied(TrunqError):
     """The Java process of Spark has exited; the next run starts another."""
+
+
+class RunPutOff(TrunqError):
+    """A pause, or a limit of its pipeline, lets a run begin later."""
 
 
 class RunFailed(TrunqError):
@@ -79,11 +89,15 @@ class ApiFailed(TrunqError):
     """An API did not give, or take, what it was asked to."""
 
 
+class StorageFailed(TrunqError):
+    """A storage did not give, or take, what it was asked to."""
+
+
 class Wait(Exception):  # no error: it is to come again
     """The message is to come again after some seconds: somebody else is at it, the pipeline is paused, or an
-    API asks for it.
+    API asks for it. `put_off`: why that lasts, where it is no matter of moments.
     """
 
-    def __init__(self, seconds: float, why: str = "") -> None:
-        super().__init__(why or f"{seconds} s")
-        self.seconds = seconds
+    def __init__(self, seconds: float, why: str = "", put_off: str | None = None) -> None:
+        super().__init__(why or put_off or f"{seconds} s")
+        self.seconds, self.put_off = seconds, put_off

@@ -21,11 +21,25 @@ class Failed(TrunqError):
 
 def secrets(pipeline: Pipeline, *dsns: str) -> list[str]:
     """What must not be told of an expanded pipeline, and of further addresses, the longest first."""
-    found = set()
+    found: set[str] = set()
     if "http" in (pipeline.source.format, pipeline.sink.format):
         found |= {way for value in pipeline.variables.values() for way in ways(value)}
+    for name, value in pipeline.variables.items():
+        if name.startswith("credentials."):
+            found |= {value, *ways(value)} - {""}
     if pipeline.columns is not None and pipeline.columns.salt:
         found |= set(ways(pipeline.columns.salt))
+    stored = (pipeline.source, pipeline.sink, *pipeline.lookups.values())
+    for storage in (getattr(part, "storage", None) for part in stored):
+        if storage is not None:
+            found |= {way for value in storage.secrets for way in ways(value)}
+    found |= _of_addresses(pipeline, dsns)
+    return sorted(found, key=len, reverse=True)
+
+
+def _of_addresses(pipeline: Pipeline, dsns: tuple[str, ...]) -> set[str]:
+    """Addresses of databases, and their passwords."""
+    found: set[str] = set()
     references = [check.refers_to for check in pipeline.checks]
     parts = (pipeline.source, pipeline.sink, *pipeline.lookups.values(), *references)
     for dsn in (*(getattr(part, "dsn", None) for part in parts), *dsns):
@@ -38,7 +52,7 @@ def secrets(pipeline: Pipeline, *dsns: str) -> list[str]:
             continue
         if password:
             found.add(str(password))
-    return sorted(found, key=len, reverse=True)
+    return found
 
 
 def ways(value: str) -> list[str]:

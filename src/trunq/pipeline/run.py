@@ -9,16 +9,12 @@ the sink's mark names. sql/functions/pipeline/run.sql has the other half.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import pyarrow as pa
-
 from trunq import Client
-from trunq.arrow.batch import batches_of, like
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
@@ -26,14 +22,15 @@ from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
-from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
-from trunq.pipeline.figures import Figures, Newest, timed, timed_each
+from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
+from trunq.pipeline.figures import Figures, timed
+from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
-from trunq.pipeline.sink import Mark, Sink, Staged
-from trunq.pipeline.source import Context, Plan, Source, State
-from trunq.pipeline.source.function import find_function, wants_context
+from trunq.pipeline.sink import Mark, Sink
+from trunq.pipeline.source import Plan, Source
+from trunq.pipeline.work.flow import Flow
 
 _TELL: Final = ("number", "backfill", "outcome", "rows_in", "rows_out", "rows_bad", "chain")
 
@@ -58,12 +55,18 @@ class Executor:
         """What became of the run that a message asks for. Raises Wait, RunOver when `lost` was set."""
         while True:
             opened = self.control.open(asked)
+            if opened["action"] == "begin":
+                written = read_definition(asked.pipeline, opened["definition"])
+                if (each := values_of_trigger(written, asked, self.dsn)) is not None:
+                    return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
+                opened = self._open_new(asked, written)
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
-                raise Wait(float(opened["seconds"]))
-            written = read_definition(asked.pipeline, opened["definition"])
-            pipeline = written.expanded()
+                raise Wait(float(opened["seconds"]), put_off=opened.get("why"))
+            written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
+            asked = replace(asked, pipeline=opened["pipeline"])
+            pipeline = expanded_for(written, asked, opened)
             with redacted(pipeline):
                 if opened["action"] == "take":
                     told = opened["run"]
@@ -74,6 +77,16 @@ class Executor:
                 result = self._take(pipeline, _run(pipeline, opened, told), asked, lost or threading.Event())
             if told["message_id"] == asked.message_id:
                 return result
+
+    def _open_new(self, asked: Asked, written: Pipeline) -> dict[str, Any]:
+        """What is to be done once the instance of a message has begun."""
+        opened = self.control.open(asked, written.of_message(asked.payload))
+        if opened["action"] == "begin":
+            raise MessageRefused(
+                f"pipeline {asked.pipeline} has no rows of its own that could be sent again: each instance"
+                f" has, and a message names it, as {asked.pipeline}/VALUE"
+            )
+        return opened
 
     def _plan(self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any]) -> dict[str, Any] | None:
         """The run over what is new; None: nothing is; empty: another run began meanwhile, or the
@@ -102,7 +115,8 @@ class Executor:
             self.engine.require_warm()
             self.engine.check(pipeline)
         after = {} if plan.state is None else {"after": plan.state}
-        return self.control.begin(asked, opened, {**plan.slice, **after}) or {}
+        message = {"message": pipeline.given} if pipeline.given else {}
+        return self.control.begin(asked, opened, {**plan.slice, **after, **message}) or {}
 
     def _take(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
         self.running[asked.message_id] = run
@@ -196,7 +210,7 @@ class Executor:
         run.attempt, run.figures = attempt, Figures()
         try:
             with self._watched(pipeline, run, asked.message_id, lost) as check:
-                flow = _Flow(pipeline, run, self.control, check, self.dsn)
+                flow = Flow(pipeline, run, self.control, check, self.dsn)
                 if pipeline.needs_spark:
                     staged = flow.stage_in(self.engine, source, sink)
                 else:
@@ -231,162 +245,6 @@ class Executor:
             raise
         finally:
             watch.end()
-
-
-class _Flow:
-    """The rows of one attempt on their way."""
-
-    def __init__(
-        self, pipeline: Pipeline, run: Run, control: Control, check: Callable[[], None], dsn: str
-    ) -> None:
-        self._pipeline, self._run, self._control, self._check = pipeline, run, control, check
-        self._dsn = dsn
-        self.bad = 0
-        run.progress = {"rows_in": 0, "rows_out": 0, "rows_bad": 0, "bytes": 0}
-        self._context = Context(
-            run.pipeline, run.number, message=run.payload, refuse=self._refuse, check=check
-        )
-
-    def rows(self, source: Source | None) -> Iterator[pa.RecordBatch]:
-        """What is to be written."""
-        name = self._pipeline.function
-        if name is None:
-            yield from self._given(source)
-            return
-        function = find_function(self._pipeline.name, name)
-        what = f"pipeline {self._pipeline.name}: function {name}"
-        yield from batches_of(self._transformed(function, source), what)
-
-    def stage_in(self, engine: Engine, source: Source | None, sink: Sink) -> Staged:
-        """Read, transform, check and stage the rows in Spark."""
-        run = self._run
-        staged = engine.stage(self._pipeline, run, source, sink, self._context, self._check, self._dsn)
-        self.bad += staged.bad
-        run.progress["rows_bad"] = self.bad
-        self._require_good(staged.rows)
-        return staged
-
-    def stage(self, sink: Sink, rows: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage them in one part."""
-        figures = self._run.figures
-        with timed(figures.staged):
-            return self._staged(sink, timed_each(rows, figures.pulled))
-
-    def _staged(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
-        first = next(batches, None)
-        if first is None:
-            self._require_good(0)
-            return Staged([], 0)
-        schema = first.schema
-        newest = Newest(self._pipeline, schema)
-        part = str(uuid.uuid4())
-
-        def all_alike() -> Iterator[pa.RecordBatch]:
-            batch: pa.RecordBatch | None = first
-            while batch is not None:
-                self._check()
-                yield like(batch, schema)
-                batch = next(batches, None)
-
-        if self._pipeline.checks:
-            return self._stage_checked(sink, part, schema, all_alike(), newest)
-        self._run.figures.columns = sink.begin(self._run, schema)
-        rows = sink.stage(self._run, part, self._out(all_alike(), newest))
-        self._require_good(rows)
-        return Staged([part], rows)
-
-    def _stage_checked(
-        self,
-        sink: Sink,
-        part: str,
-        schema: pa.Schema,
-        batches: Iterator[pa.RecordBatch],
-        newest: Newest,
-    ) -> Staged:
-        """Stage those that break no rule."""
-        from trunq.pipeline.work.local import checking  # noqa: PLC0415
-        from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
-
-        figures = self._run.figures
-        with ExitStack() as stack:
-            checks = checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check)
-            with figures.working():
-                checked = stack.enter_context(checks)
-            figures.columns = sink.begin(self._run, schema)
-            rows = sink.stage(self._run, part, self._out(figures.worked_each(checked.good), newest))
-        if checked.sorter.failed is not None:
-            raise check_failed(self._run.pipeline, checked.sorter.failed)
-        if checked.sorter.broken:
-            self._run.progress["broken"] = dict(checked.sorter.broken)
-        self._require_good(rows)
-        if not rows:
-            sink.discard(self._run)
-        return Staged([part] if rows else [], rows)
-
-    def _out(self, batches: Iterator[pa.RecordBatch], newest: Newest) -> Iterator[pa.RecordBatch]:
-        figures = self._run.figures
-        for batch in batches:
-            self._run.progress["rows_out"] += batch.num_rows
-            figures.bytes_out += batch.nbytes
-            figures.see(newest.of(batch))
-            yield batch
-
-    def state_after(self) -> State | None:
-        """Where the next slice begins, if the sink takes this attempt; None: where it began before."""
-        if "range" in self._run.slice or "quarantine" in self._run.slice:
-            return None
-        after: State = self._run.slice.get("after", self._context.state)
-        return after
-
-    def _counted(self, source: Source | None) -> Iterator[pa.RecordBatch]:
-        batches = self._again() if source is None else source.read(self._run.slice, self._context)
-        for batch in timed_each(batches, self._run.figures.read):
-            self._run.progress["rows_in"] += batch.num_rows
-            self._run.progress["bytes"] += batch.nbytes
-            yield batch
-
-    def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
-        """What the source gave, after the steps of `columns`."""
-        batches = self._counted(source)
-        is_plain = self._pipeline.columns is None and not self._pipeline.checks
-        if is_plain and (source is not None or self._pipeline.function is not None):
-            return batches
-        from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
-
-        if source is None:
-            of_source = sources.make(self._pipeline, self._dsn, self._control).schema(self._run.slice)
-            return given_again(self._pipeline, of_source, batches, self._refuse)
-        return given(self._pipeline, source, self._run.slice, batches, self._refuse)
-
-    def _again(self) -> Iterator[pa.RecordBatch]:
-        from trunq.pipeline.work.again import again  # noqa: PLC0415
-
-        def lost(count: int) -> None:
-            self._run.progress["rows_in"] += count
-
-        return again(self._pipeline, self._control, self._run.slice["quarantine"], self._refuse, lost)
-
-    def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
-        batches = list(self._given(source))
-        if not batches:
-            return []
-        first = batches[0].schema
-        table = pa.Table.from_batches([like(batch, first) for batch in batches], first)
-        return function(table, self._context) if wants_context(function) else function(table)
-
-    def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
-        if rows:
-            self._control.quarantine(self._run, reasons, rows)
-            self.bad += len(rows)
-            self._run.progress["rows_bad"] = self.bad
-
-    def _require_good(self, good: int) -> None:
-        if self.bad > self._pipeline.max_bad * (good + self.bad):
-            raise TooManyBad(
-                f"{self.bad} of {good + self.bad} rows of run {self._run.number} of pipeline"
-                f" {self._run.pipeline} broke a"
-                f" rule, and max_bad is {self._pipeline.max_bad}"
-            )
 
 
 def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Run:

@@ -22,7 +22,7 @@ from trunq.connection.address import address
 from trunq.errors import InvalidPipeline, PipelineNotFound, TrunqError
 from trunq.pipeline.awaited import TRIES, Awaited
 from trunq.pipeline.control import Asked
-from trunq.pipeline.errors import RunCrashed, RunOver, Wait
+from trunq.pipeline.errors import MessageRefused, RunCrashed, RunOver, Wait
 from trunq.pipeline.in_hand import InHand
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.run import Executor
@@ -54,8 +54,9 @@ class Runner(Worker):
     on elsewhere at once.
 
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
-    one, and nothing else is ready (what failed earlier is for later), and when its third attempt fails, or
-    the first for a reason that lies in the pipeline; `failure` is why.
+    one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
+    first for a reason that lies in the pipeline, and when its run is put off for longer than a minute;
+    `failure` is why.
     """
 
     def __init__(
@@ -195,6 +196,8 @@ class Runner(Worker):
         except Exception as error:
             if self._give_up_share(message, error):
                 return {"outcome": "failed", "error": f"{type(error).__name__}: {error}"}
+            if isinstance(error, MessageRefused):
+                return Reject(str(error))
             if isinstance(error, RunCrashed) and error.crashes >= _CRASHES:
                 return Reject(f"{error}; it has crashed {error.crashes} times")
             raise
@@ -203,7 +206,7 @@ class Runner(Worker):
         """Whether the message was for a share of a backfill, which has been tried often enough."""
         if not asked(message).is_backfill:
             return False
-        if not isinstance(error, InvalidPipeline) and message.attempt < TRIES:
+        if not isinstance(error, (InvalidPipeline, MessageRefused)) and message.attempt < TRIES:
             return False
         why = f"{type(error).__name__}: {error}"
         return self._work.control.fail_share(str(message.kind), message.id, why)
@@ -216,11 +219,12 @@ class Runner(Worker):
         if isinstance(stopped, Wait):
             # It was not started: the attempt does not count.
             after = stopped.seconds
-        elif not self._in_hand.is_given_up:
-            if lost.is_set():
-                return None
-            after = 1.0
-        self._work.client.release(message, after=timedelta(seconds=after))
+            self._work.client.release(message, after=timedelta(seconds=after))
+            if message.id == self._awaited.id and stopped.put_off is not None:
+                self._awaited.put_off(stopped.put_off)
+        elif self._in_hand.is_given_up or not lost.is_set():
+            after = 0.0 if self._in_hand.is_given_up else 1.0
+            self._work.client.release(message, after=timedelta(seconds=after))
         return None
 
 
@@ -246,7 +250,11 @@ def asked(message: Message) -> Asked:
 def _needs_our_session(definition: Any) -> bool:
     return (
         isinstance(definition, Mapping)
-        and (bool(definition.get("sql") or definition.get("transform")) or _has_expressions(definition))
+        and (
+            definition.get("engine") == "spark"
+            or bool(definition.get("sql") or definition.get("transform"))
+            or _has_expressions(definition)
+        )
         and not definition.get("isolate")
     )
 

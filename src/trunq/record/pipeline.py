@@ -134,3 +134,33 @@ class QuarantineReason(NamedTuple):
     quarantined: int
     newest_at: datetime
     example: Any
+
+
+class PipelineInstance(NamedTuple):
+    """A row of `list_instances`: a pipeline for one value of its `per`; `pipeline` is its name.
+
+    `failures`, `failing_since`, `error`: of its open run. `put_off_until`: until when its limits let no run
+    begin, and by which of them (`put_off_for`). `rows_today`, `bytes_today`: what its sink took on this day
+    of UTC, where there is a limit of them. `instances`: how many there are.
+    """
+
+    pipeline: str
+    value: str
+    runs: int
+    open_run: int | None
+    open_since: datetime | None
+    failures: int
+    failing_since: datetime | None
+    error: str | None
+    last_outcome: str | None
+    last_ended_at: datetime | None
+    quarantined: int
+    paused: bool
+    put_off_until: datetime | None
+    put_off_for: str | None
+    rows_today: int
+    bytes_today: int
+    fresh_at: datetime | None
+    message: Any
+    state: Any
+    instances: int

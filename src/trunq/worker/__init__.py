@@ -34,6 +34,7 @@ from trunq.connection.address import address
 from trunq.connection.bridge.transaction import Library
 from trunq.errors import InvalidArgument, translated
 from trunq.leader.rank import Ranks
+from trunq.process.health import Health, why_not
 from trunq.process.signals import run_with_signals
 from trunq.schedule import Schedule
 from trunq.wire.habit import WorkerHabits, mark
@@ -81,8 +82,9 @@ class Worker(Now, WorkerHabits):
     answer. Handlers with `process=True` share `process_pool` processes, or as many as `concurrency` says.
     With `public_ids`, messages have a `public_id`, for which each lease asks once more. With `asks`, it gets
     a part of its subscription, as in `{"kinds": ["mail"], "key_prefix": "eu-"}`: a filter as for `subscribe`,
-    or with a `key_prefix`; others get the rest, and each message one of them. Times are seconds, timedelta
-    or text ("10 minutes").
+    or with a `key_prefix`; others get the rest, and each message one of them. `health` is a port, or host and
+    port, where it answers an orchestrator's GET /healthz (the event loop turns) and /readyz (the database
+    answers, and it is not about to end). Times are seconds, timedelta or text ("10 minutes").
     """
 
     _process_start: str | None = None
@@ -113,6 +115,7 @@ class Worker(Now, WorkerHabits):
         process_pool: int | None = None,
         public_ids: bool = False,
         asks: Mapping[str, Any] | None = None,
+        health: str | int | None = None,
     ) -> None:
         require_names(queues)
         self.queues = queues
@@ -135,6 +138,7 @@ class Worker(Now, WorkerHabits):
         self.shuffle = shuffle
         self.public_ids = public_ids
         self.asks = asks
+        self.health = health
         self.statistics = Statistics()
         self.schedules: list[Schedule] = []
         """Those of `schedule`."""
@@ -370,8 +374,9 @@ class Worker(Now, WorkerHabits):
         self._loop = asyncio.get_running_loop()
         self._run = Run(options, self._registry, self.statistics)
         try:
-            with translated:
-                await self._run.serve()
+            async with Health(self.health, self._why_not_ready):
+                with translated:
+                    await self._run.serve()
         finally:
             self._run = None
 
@@ -379,6 +384,12 @@ class Worker(Now, WorkerHabits):
         """Lease no more, give back what has not started, finish what runs, then end. From any thread."""
         if self._run is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._run.stop)
+
+    async def _why_not_ready(self) -> str | None:
+        state = "stopping" if self._run is None else self._run.state
+        if state != "serving":
+            return f"it is {state}"
+        return await why_not(address(self.dsn), "trunq health")
 
     def _prepared(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What is called for a handler."""

@@ -27,6 +27,45 @@ def file(tmp_path: Path, client: Client) -> str:
     return str(path)
 
 
+def test_a_run_that_is_put_off_says_so_at_once_and_is_left_to_a_runner(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute("create table source_acme (id int); insert into source_acme values (1)")
+    path = tmp_path / "orders.toml"
+    written = """[pipeline.orders]
+message = {customer = "text"}
+per = "message.customer"
+source = {format = "table", table = "source_${message.customer}"}
+sink = {format = "table", table = "moved"}
+limits = {rows_a_day = 1}
+"""
+    path.write_text(written)
+    trunq("pipeline", "create", str(path))
+    ask = ("pipeline", "run", "orders", "--message", '{"customer": "acme"}')
+    assert "1 row written" in trunq(*ask).said
+    with client.transaction() as connection:
+        connection.execute("insert into source_acme values (2)")
+    put_off = trunq(*ask)
+    assert put_off.status != 0
+    assert (
+        'Pipeline "orders/acme" has used its limits.rows_a_day (1): no run of it begins before'
+        in " ".join(put_off.said.split())
+    )
+    # What it says: a runner does it, once the limits let it.
+    path.write_text(written.replace("rows_a_day = 1", "rows_a_day = 9"))
+    trunq("pipeline", "create", str(path))
+    assert "1 row written" in trunq(*ask).said
+
+    trunq("pipeline", "pause", "orders")
+    assert trunq("pipeline", "run", "orders/acme").said.endswith("trunq pipeline resume orders")
+    trunq("pipeline", "pause", "orders/acme")
+    trunq("pipeline", "resume", "orders")
+    assert "trunq pipeline resume orders/acme" in trunq("pipeline", "run", "orders/acme").said
+    trunq("pipeline", "resume", "orders/acme")
+    assert trunq("pipeline", "run", "orders/acme").status == 0
+
+
 def test_a_pipeline_is_made_run_shown_and_dropped(trunq: Shell, client: Client, file: str) -> None:
     assert trunq("pipeline", "create", file, "--json").json == [
         {"pipeline": "flights", "created": True, "trigger": None}
@@ -49,6 +88,47 @@ def test_a_pipeline_is_made_run_shown_and_dropped(trunq: Shell, client: Client, 
     assert trunq("pipeline", "quarantine", "flights", "--purge", "--yes", "--json").json["purged"] == 0
     assert trunq("pipeline", "drop", "flights", "--yes", "--json").json["dropped"]
     assert client.list_pipelines() == []
+
+
+def test_the_instances_of_a_pipeline_are_listed_and_each_has_the_name_of_a_pipeline(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute("create table source_acme (id int); insert into source_acme values (1), (2)")
+    path = tmp_path / "orders.toml"
+    path.write_text("""[pipeline.orders]
+message = {customer = "text"}
+per = "message.customer"
+source = {format = "table", table = "source_${message.customer}"}
+sink = {format = "table", table = "moved"}
+limits = {rows_a_day = 1}
+""")
+    made = trunq("pipeline", "create", str(path)).said
+    assert """Run it with: trunq pipeline run orders --message '{"customer": "..."}'""" in " ".join(
+        made.split()
+    )
+    assert "begins one" in trunq("pipeline", "instances", "orders").said
+    done = trunq(
+        "pipeline", "run", "orders", "--message", '{"customer": "acme"}', "--priority", "1", "--json"
+    )
+    assert done.json["run"]["pipeline"] == "orders/acme"
+    assert "orders/acme" in trunq("pipeline", "instances", "orders").said
+    assert trunq("pipeline", "instances", "orders", "--json").json[0]["rows_today"] == 2
+    shown_all = trunq("pipeline", "show", "orders").said
+    assert "trunq pipeline instances orders" in shown_all
+    assert "orders/acme" in shown_all
+    assert "snapshot" in trunq("pipeline", "state", "orders/acme", "--json").json["state"]
+    with client.transaction() as connection:
+        connection.execute(
+            "update trunq.pipeline set put_off_until = now() + interval '1 hour', put_off_for = 'rows_a_day'"
+        )
+    shown = trunq("pipeline", "show", "orders/acme", "--json").json
+    assert "has used its limits.rows_a_day of today" in shown["warnings"][0]["warning"]
+    assert trunq("pipeline", "drop", "orders/acme", "--yes", "--json").json["dropped"]
+    assert trunq("pipeline", "instances", "orders", "--json").json == []
+    failed = trunq("pipeline", "run", "orders", "--message", '{"customer": "globex"}')
+    again = """so does: trunq pipeline run orders --message '{"customer": "globex"}'"""
+    assert again in " ".join(failed.said.split())
 
 
 def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(
@@ -130,7 +210,10 @@ def test_a_plan_says_what_a_run_would_do_and_the_run_does_that(
 ) -> None:
     trunq("pipeline", "create", file)
     said = trunq("pipeline", "plan", "flights").said
-    assert "reads all rows of source rows 2 engine no Spark columns the sink is made with id integer" in said
+    assert (
+        "reads all rows of source rows 2 engine process: nothing in it needs Spark"
+        " columns the sink is made with id integer" in said
+    )
     assert said.endswith("Nothing is known that would stop it.")
     planned = trunq("pipeline", "plan", "flights", "--json").json
     assert (planned["rows"], planned["added"], planned["refused"]) == (2, {"id": "integer"}, [])

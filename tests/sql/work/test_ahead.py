@@ -8,13 +8,10 @@ import psycopg
 import pytest
 
 from calling import come_back, new_names, refused
-from engine import Engine
+from engine import THREE_SPANS, Engine
 from keying import is_free, take
 
 Connection = psycopg.Connection[Any]
-
-THREE_SPANS = "36 hours"
-"""Then the segment of now is the one that rotation empties next, whatever the hour."""
 
 
 @pytest.fixture

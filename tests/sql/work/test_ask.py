@@ -9,7 +9,7 @@ import pytest
 
 from calling import ask, come_back, new_names, refused
 from conftest import Connect
-from engine import Engine
+from engine import THREE_SPANS, Engine
 
 Connection = psycopg.Connection[Any]
 MAIL, FAX, TEXT = {"kinds": ["mail"]}, {"kinds": ["fax"]}, {"kinds": ["text"]}
@@ -177,9 +177,9 @@ def test_the_log_need_not_keep_what_is_set_aside(engine: Engine, when: str) -> N
     if when == "done" and held:
         engine.ack(held)
         assert not engine.lease(asks=FAX)
-    engine.rotate("40 hours")
+    engine.rotate(THREE_SPANS)
     assert engine.is_empty("log") == (when != "leased")
-    with engine.clock("40 hours"):
+    with engine.clock(THREE_SPANS):
         if when == "set aside":
             assert engine.state(id) == "ready"
             engine.ack(engine.lease(asks=FAX))

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from calling import ask, new_names, refused
-from engine import Engine
+from engine import THREE_SPANS, Engine
 from keying import is_free, take
 from laning import LATER
 
@@ -321,7 +321,7 @@ def test_the_log_is_let_go_and_the_list_forgotten(engine: Engine) -> None:
     assert entries(engine) == 0
     fall_due(engine, 3)
     assert engine.drain()
-    engine.rotate("40 hours")
+    engine.rotate(THREE_SPANS)
     assert engine.is_empty("log")
     engine.ask("forget")
     assert engine.fetch("select count(*) from trunq.ahead where queue_id = {id}") == 0
@@ -339,9 +339,9 @@ def test_entries_whose_messages_wait_are_kept(engine: Engine) -> None:
 
 def test_rotation_keeps_what_waits_on_the_list(engine: Engine) -> None:
     waiting, due = engine.publish(2), fall_due(engine, 2)
-    assert engine.rotate("40 hours") == 0
+    assert engine.rotate(THREE_SPANS) == 0
     assert engine.lease(1).ids == due[:1]
-    engine.rotate("40 hours")
+    engine.rotate(THREE_SPANS)
     assert engine.drain() == due[1:] + waiting
 
 

@@ -37,6 +37,8 @@ EXAMPLES = (
     "trunq leader --dsn postgresql://one/shop --dsn postgresql://two/mail",
     "# A line of statistics each 30 seconds, as PgQ's daemon has it",
     "trunq leader --statistics 30s",
+    "# Where an orchestrator asks whether it is alive and ready",
+    "trunq leader --health 8080",
     "# All of a server that have trunq; SIGHUP looks for those that came or went",
     "trunq leader --dsn postgresql://one/postgres --all-databases",
     "# shop.py: ranks = Ranks(), functions with @ranks.register('name')",
@@ -117,6 +119,14 @@ def leader(
             "Or set statistics (seconds) in the table leader of trunq.toml.",
         ),
     ] = None,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            "--health",
+            metavar="[HOST:]PORT",
+            help="Answer an orchestrator there: GET /healthz, /readyz (default: nowhere).",
+        ),
+    ] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     verbose: Verbose = False,
@@ -133,6 +143,8 @@ def leader(
 
     It may lead several databases, each by itself: one that is away disturbs no other. SIGHUP has it read
     the settings again and look which databases there are: new ones are led, those that are gone are let go.
+
+    With --health, /healthz answers while its event loop turns, and /readyz while each database answers.
     """
     found = None if ranks is None else load_ranks(ranks)
     log_to_stderr(log_level, log_format, is_verbose=verbose)
@@ -145,7 +157,9 @@ def leader(
     with nullcontext("") if several else address(one) as dsn:
         if databases.embedded:
             err.print(f"The database: export TRUNQ_DSN={shlex.quote(dsn)}", markup=False)
-        elected = Leaders(_finder(databases, dsn), name, ranks=found, statistics=_seconds(statistics))
+        elected = Leaders(
+            _finder(databases, dsn), name, ranks=found, statistics=_seconds(statistics), health=health
+        )
         log.info("%s stands for election; Ctrl-C ends it", elected.name, extra={"leader": elected.name})
         elected.run()
     _tell(elected.performed, several, json)

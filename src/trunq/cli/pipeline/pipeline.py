@@ -18,7 +18,7 @@ from trunq.cli.ground.failure import Mistake, explain
 from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
-from trunq.cli.pipeline.run import followed, slice_words, trigger_words
+from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
 from trunq.cli.pipeline.sight import REASONS, print_backfills, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
@@ -83,17 +83,15 @@ def create(
             [{"pipeline": name, "created": made, "trigger": triggers[name]} for name, made in created.items()]
         )
         return
+    examples = {each.name: example(each.definition.get("message", {})) for each in found}
     for name, made in created.items():
         started = trigger_words(triggers[name])
         say(
             f"Pipeline {{name}} {'created' if made else 'changed'}. "
-            + (
-                "Run it with: trunq pipeline run {name}"
-                if started is None
-                else "A runner starts it: {started}."
-            ),
+            + ("Run it with: {asking}" if started is None else "A runner starts it: {started}."),
             name=name,
             started=started,
+            asking=asking(name, examples[name]),
         )
     for each in found:
         for sentence in missing(each):
@@ -135,6 +133,7 @@ def run(
     ask: Annotated[
         bool, typer.Option("--ask", metavar=option.FLAG, help="Ask for the run, and leave it to a runner.")
     ] = False,
+    priority: Annotated[int, typer.Option("--priority", help="The smallest first (queue with lanes).")] = 0,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -146,11 +145,8 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        if _row(trunq, name)["paused"] and not ask:
-            raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
-        if not ask:
-            require_extra()
-        id = trunq.run_pipeline(name, _json("message", message))
+        _require_ready(trunq, name, runs=not ask)
+        id = trunq.run_pipeline(name, read_json("message", message), priority)
         failure = None
         if not ask:
             with followed(trunq, name):
@@ -173,7 +169,7 @@ def run(
         say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
-        raise Mistake(f"{why}\nA runner tries it again; so does: trunq pipeline run {name}")
+        raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
     if state == "dead":
         raise Mistake(f"The run did not succeed. See why: trunq message show pipelines {id}")
 
@@ -350,7 +346,7 @@ def state(
         found = _row(trunq, name)["state"]
         if reset or set_ is not None:
             confirm(f"The state of pipeline {name}: set?", is_answered=yes)
-            trunq.set_pipeline_state(name, {} if reset else _json("state", set_))
+            trunq.set_pipeline_state(name, {} if reset else read_json("state", set_))
             found = _row(trunq, name)["state"]
     if json:
         write_json({"pipeline": name, "state": found})
@@ -422,10 +418,20 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def require_extra() -> None:
+def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
     """Before anything is asked for that this process then cannot do."""
+    # Of an instance, the pipeline first: its pause is that of all.
+    for each in dict.fromkeys((name.partition("/")[0], name)):
+        if _row(trunq, each)["paused"] and runs:
+            raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
+    if runs:
+        require_extra()
+
+
+def require_extra() -> None:
+    """Before anything is begun that needs what comes with trunq[pipeline]."""
     try:
-        import trunq.pipeline.runner  # noqa: F401, PLC0415  # Arrow takes a while
+        import trunq.pipeline.runner as _  # noqa: F401, PLC0415  # Arrow takes a while
     except ModuleNotFoundError as error:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
 
@@ -442,7 +448,8 @@ def work(dsn: str, awaited: int) -> Exception | None:
     return runner.failure
 
 
-def _json(what: str, given: str | None) -> Any:
+def read_json(what: str, given: str | None) -> Any:
+    """What an option holds."""
     try:
         return None if given is None else jsons.loads(given)
     except ValueError as error:

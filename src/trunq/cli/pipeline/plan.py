@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
 from trunq.cli.ground.output import print_fact, say, write_json
-from trunq.cli.pipeline.pipeline import Name, app, require_extra
+from trunq.cli.pipeline.pipeline import Name, app, read_json, require_extra
 
 if TYPE_CHECKING:
     from trunq.pipeline.plan import Planned
@@ -22,8 +24,20 @@ if TYPE_CHECKING:
     "plan",
     "trunq pipeline plan flights",
     "trunq pipeline plan flights --json | jq .columns",
+    "# Of a pipeline with per: each instance, or one",
+    "trunq pipeline plan orders",
+    "trunq pipeline plan orders/acme",
 )
-def plan(name: Name, *, database: option.Database, json: option.Json = False) -> None:
+def plan(
+    name: Name,
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="JSON", help="What would ask for the run.")
+    ] = None,
+    limit: option.Limit = 100,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
     """Say what the next run of a pipeline would read and write, and do none of it.
 
     Nothing is written anywhere, and no message published. It says what the sink would get new columns for,
@@ -37,15 +51,22 @@ def plan(name: Name, *, database: option.Database, json: option.Json = False) ->
     if "" not in sys.path:
         sys.path.insert(0, "")
     with address(database) as dsn:
-        planned = plan_pipeline(name, dsn)
+        planned = plan_pipeline(name, dsn, message=read_json("message", message), limit=limit)
     if json:
         write_json(asdict(planned))
         return
-    say("The next run of pipeline {name}", name=name)
+    _print(planned)
+    for each in planned.instances or []:
+        say("")
+        _print(each)
+
+
+def _print(planned: Planned) -> None:
+    say("The next run of pipeline {name}", name=planned.pipeline)
     for fact, value in (
         ("reads", planned.reads or None),
         ("rows", _rows(planned)),
-        ("engine", "Spark" if planned.needs_spark else "no Spark"),
+        ("engine", f"{planned.engine}: {planned.why}" if planned.why else None),
         ("columns", _columns(planned)),
         ("added", ", ".join(f"{column} {kind}" for column, kind in planned.added.items()) or None),
     ):
@@ -55,7 +76,7 @@ def plan(name: Name, *, database: option.Database, json: option.Json = False) ->
     for each in planned.refused:
         hint = f": {in_shell(each['hint'])}" if each["hint"] else ""
         print_fact("refused", f"{each['message']}{hint}", 12)
-    if not planned.refused:
+    if not planned.refused and planned.instances is None:
         say("Nothing is known that would stop it.")
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from shlex import quote
 from typing import Any, Final
 
 from rich.markup import escape
@@ -46,6 +47,23 @@ def trigger_words(trigger: Any) -> str | None:
     if trigger.get("on") == "message":
         return f"messages of {trigger.get('queue')}"
     return str(trigger.get("on", "continuous"))
+
+
+def asking(name: str, message: str | None) -> str:
+    """The command that asks for a run."""
+    return f"trunq pipeline run {name}" + ("" if message is None else f" --message {quote(message)}")
+
+
+def example(fields: dict[str, Any]) -> str | None:
+    """What a message may look like that has these fields; None: it needs none."""
+    made: dict[str, Any] = {}
+    for path, field in fields.items():
+        inner = made
+        *above, last = path.split(".")
+        for name in above:
+            inner = inner.setdefault(name, {})
+        inner[last] = 1 if field == "integer" else "..."
+    return json.dumps(made) if made else None
 
 
 def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:

@@ -56,6 +56,7 @@ def print_pipeline(
         ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
+        ("per", _per(row)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
         ("state", json.dumps(row["state"])), ("error", row["error"]),
@@ -66,7 +67,9 @@ def print_pipeline(
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
-    write_rows([_with_figures(run) for run in runs], _RUNS, False, "It has not run yet.")
+    # Those of instances are told from each other.
+    whose = ("pipeline",) if any(run["pipeline"] != row["pipeline"] for run in runs) else ()
+    write_rows([_with_figures(run) for run in runs], (*whose, *_RUNS), False, "It has not run yet.")
     if changes:
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:
@@ -78,6 +81,12 @@ def print_backfills(backfills: Sequence[Backfill]) -> None:
     ended = [row for row in backfills if row.outcome is not None][:1]
     for row in [*(row for row in backfills if row.outcome is None), *ended]:
         print_fact(f"backfill {row.backfill}", share_words(row), 12)
+
+
+def _per(row: Row) -> str | None:
+    """What has a state of its own, and where that is seen."""
+    per, name = row["definition"].get("per"), row["pipeline"]
+    return per and (per if "/" in name else f"{per} (trunq pipeline instances {name})")
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

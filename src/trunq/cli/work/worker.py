@@ -34,7 +34,7 @@ EXAMPLES = (
     "# Four workers, shop-1 to shop-4; one that dies is started again",
     "trunq worker shop:worker --processes 4 --name shop",
     "# In Kubernetes: it has ended before the pod is killed",
-    "trunq worker shop:worker --grace 25s",
+    "trunq worker shop:worker --grace 25s --health 8080",
     "# Another queue with the same handlers",
     "trunq worker shop:worker --queue orders_eu --subscription audit",
     "# Only a part of what the others get: each message goes to one of them",
@@ -167,6 +167,14 @@ def worker(
             "(default: those of the Worker in your code).",
         ),
     ] = None,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            "--health",
+            metavar="[HOST:]PORT",
+            help="Answer an orchestrator there: GET /healthz, /readyz (default: nowhere).",
+        ),
+    ] = None,
     shuffle: Annotated[
         bool | None,
         typer.Option(
@@ -220,6 +228,7 @@ def worker(
         "shuffle": shuffle,
         "ranks": None if ranks is None else load_ranks(ranks),
         "asks": ask.given(),
+        "health": health,
     }
     for attribute, value in given.items():
         if value is not None:
@@ -232,8 +241,12 @@ def worker(
             raise Mistake("--push posts from here, --spark runs handlers on a cluster: give one of them.")
         if processes is not None:
             raise Mistake("--processes starts workers here, --spark --tasks on a cluster: give one of them.")
+        if given.pop("health") is not None:
+            raise Mistake("--health is for a worker here; Spark looks after its executors itself.")
         _spread(found, app, on_spark, given, database, json)
         return
+    if processes is not None and health is not None:
+        raise Mistake("--health is of one process: let the orchestrator start several, without --processes.")
     if processes is not None and signals.orders is None:
         _supervise(found, context.obj, processes, database)
         return

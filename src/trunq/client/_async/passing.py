@@ -35,6 +35,7 @@ from trunq.record import (
     MessageState,
     Move,
     MoverState,
+    PipelineInstance,
     PipelineRun,
     PipelineState,
     Preparation,
@@ -1469,13 +1470,13 @@ class AsyncPassing(AsyncAccess):
         *,
         connection: AsyncGiven | None = None,
     ) -> list[PipelineRun]:
-        """Runs, newest first, `limit` of them at most (100): of a pipeline, of a chain (a run and those that
-        ran after it, which have one chain), or all. outcome None: it is open; error: of its newest attempt
-        that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range,
-        or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow's
-        memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing,
-        of Spark's tasks all together; newest_at: the newest value of the column that says how fresh the sink
-        is.
+        """Runs, newest first, `limit` of them at most (100): of a pipeline and its instances, or of one of
+        these, of a chain (a run and those that ran after it, which have one chain), or all. outcome None: it
+        is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after;
+        backfill: the message that asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as
+        they were given to the sink, in Arrow's memory; source_ms, work_ms, sink_ms: milliseconds for reading,
+        for what is between, and for writing, of Spark's tasks all together; newest_at: the newest value of
+        the column that says how fresh the sink is.
 
         Those are of the attempt that the sink has taken, and None where it took none.
 
@@ -1691,6 +1692,22 @@ class AsyncPassing(AsyncAccess):
         Raises QueueNotFound, SubscriptionNotFound.
         """
         return await self._records(connection, Member, "list_members", queue=queue, group=group)
+
+    async def list_instances(
+        self, pipeline: str, limit: int | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[PipelineInstance]:
+        """The instances of a pipeline with per (of the name of an instance that one), `limit` of them at most
+        (100), the worst first: those whose open run fails, the most often first; those that a limit puts off;
+        those with an open run, the oldest first; then by the end of the newest run. pipeline: the name of the
+        instance, which every function takes in the place of that of a pipeline; failures, failing_since,
+        error: of its open run; rows_today, bytes_today: what its sink took on this day of UTC, where its
+        definition has a limit of them; instances: how many there are.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return await self._records(
+            connection, PipelineInstance, "list_instances", pipeline=pipeline, limit=limit
+        )
 
     async def retry_after(
         self, queue: str, subscription: str, *, connection: AsyncGiven | None = None
@@ -2051,12 +2068,13 @@ class AsyncPassing(AsyncAccess):
     async def list_pipelines(
         self, pipeline: str | None = None, *, connection: AsyncGiven | None = None
     ) -> list[PipelineState]:
-        """Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the
-        one that is open; paused_until None: until it is resumed; error: of the newest attempt that failed;
-        quarantined: rows; trigger: what starts it by itself, None: nothing; next_due: when it is due next,
-        with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by None,
-        when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago
-        that is.
+        """Pipelines by name, or the one of a name, which may be an instance (list_instances); of a pipeline
+        with per, runs, quarantined and error are of all its instances. runs: how many of them ended;
+        open_run: the number of the one that is open; paused_until None: until it is resumed; error: of the
+        newest attempt that failed; quarantined: rows; trigger: what starts it by itself, None: nothing;
+        next_due: when it is due next, with every or cron. fresh_at: the newest value in its sink of the
+        column fresh_by; with fresh_by None, when the newest slice that is in the sink was fixed, or the
+        source had nothing new; age: how long ago that is.
 
         Raises PipelineNotFound.
         """
@@ -2082,18 +2100,30 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def run_pipeline(
-        self, pipeline: str, payload: Any = None, *, connection: AsyncGiven | None = None
+        self,
+        pipeline: str,
+        payload: Any = None,
+        priority: int | None = None,
+        *,
+        connection: AsyncGiven | None = None,
     ) -> int:
         """Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind,
         which you may as well do yourself, or a schedule.
 
         The functions of the pipeline find `payload` as context.message. Messages with equal payloads, or
-        none, that wait while a run goes on get one run.
+        none, that wait while a run goes on get one run. With per, the message names the instance, whose value
+        is its key; the name of an instance asks for a run of that one with the message that it had last.
+        `priority`: in a queue "pipelines" with lanes by priority, the smallest first.
 
-        Returns the id of the message. Raises QueueNotFound, PipelineNotFound, MessageTooLarge.
+        Returns the id of the message. Raises QueueNotFound, InvalidArgument, PipelineNotFound,
+        MessageTooLarge; InvalidPipeline for a message without what per names.
         """
         returned: int = await self._value(
-            connection, "run_pipeline", pipeline=pipeline, payload=json_text("payload", payload)
+            connection,
+            "run_pipeline",
+            pipeline=pipeline,
+            payload=json_text("payload", payload),
+            priority=priority,
         )
         return returned
 
@@ -2274,7 +2304,8 @@ class AsyncPassing(AsyncAccess):
         Those that pass leave the quarantine in the step in which that run ends; those that break a rule again
         come back with the new reasons.
 
-        Returns the id of the message. Raises QueueNotFound, PipelineNotFound.
+        Returns the id of the message. Raises QueueNotFound, PipelineNotFound; InvalidPipeline for a pipeline
+        with per, whose instances have the rows.
         """
         returned: int = await self._value(connection, "resend_quarantine", pipeline=pipeline, reason=reason)
         return returned
@@ -2772,8 +2803,9 @@ class AsyncPassing(AsyncAccess):
         messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
         them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
         miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
-        no file yet, backfills that failed, history that waits for its taker for longer than the retention,
-        and, of all queues, a server that may not come back after a crash.
+        no file yet, or whose limit of a day is used up, backfills that failed, history that waits for its
+        taker for longer than the retention, and, of all queues, a server that may not come back after a
+        crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

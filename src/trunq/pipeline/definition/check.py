@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from trunq.pipeline.definition.part import Part, plain_value, without_password
+from trunq.pipeline.definition.storage import Stored, require_lake
 
 Dsn = Annotated[str | None, AfterValidator(without_password)]
 
@@ -141,21 +142,24 @@ class Check(Part):
         return self.holds is not None or self.unique is not None
 
 
-class FileLookup(Part):
+class FileLookup(Stored):
     """Files, all of them each time."""
 
     format: Literal["csv", "json", "parquet"]
-    path: str
     types: dict[str, str] = {}
     delimiter: str = ","
     nulls: list[str] = [""]
 
 
-class DeltaLookup(Part):
+class DeltaLookup(Stored):
     """The current version of a Delta table."""
 
     format: Literal["delta"]
-    path: str
+
+    @model_validator(mode="after")
+    def _in_a_lake(self) -> Self:
+        require_lake(self.path)
+        return self
 
 
 class TableLookup(Part):

@@ -78,7 +78,7 @@ def _keys(model: type[BaseModel], path: list[str], location: tuple[int | str, ..
         if not found:
             return []
         model = found[0]
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _models(annotation: Any) -> list[Any]:

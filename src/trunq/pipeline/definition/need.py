@@ -12,6 +12,7 @@ from typing import Final
 from trunq.pipeline.definition.part import VARIABLE, directory_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource
+from trunq.pipeline.definition.storage import Stored, scheme_of
 
 _OF_FORMATS: Final = {
     "table": "adbc_driver_postgresql",
@@ -30,7 +31,14 @@ def missing(pipeline: Pipeline) -> Iterator[str]:
     if pipeline.needs_spark and not _is_there("pyspark"):
         yield "it needs pyspark, which is not here: pip install 'trunq[pipeline,spark]' where it runs"
     source = pipeline.source
-    if isinstance(source, FileSource) and not VARIABLE.search(source.path):
+    stored = [
+        each for each in (source, pipeline.sink, *pipeline.lookups.values()) if isinstance(each, Stored)
+    ]
+    schemes = [scheme for each in stored if (scheme := scheme_of(each.path)) is not None]
+    for module in dict.fromkeys("paramiko" if each == "sftp" else "obstore" for each in schemes):
+        if not _is_there(module):
+            yield f"it needs {module}, which is not here: pip install 'trunq[storage]' where it runs"
+    if isinstance(source, FileSource) and scheme_of(source.path) is None and not VARIABLE.search(source.path):
         directory = directory_of(source.path)
         if not os.path.isdir(directory):
             yield f"it reads from {directory}, which is not here: it has to be where it runs"

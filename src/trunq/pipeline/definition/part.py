@@ -6,16 +6,18 @@ import os
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from trunq.errors import InvalidPipeline
 
-VARIABLE: Final = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""`${NAME}`, or `$${NAME}` for the text itself."""
+VARIABLE: Final = re.compile(
+    r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*|(?:message|credentials)(?:\.[A-Za-z_][A-Za-z0-9_]*)+)\}"
+)
+"""`${NAME}`, or `$${NAME}` for the text itself; `fill` takes those with dots."""
 
 is_expanded: Final = ContextVar("is_expanded", default=False)
 """Whether what is read is for a run, with its passwords."""
@@ -30,18 +32,6 @@ class Part(BaseModel):
 def directory_of(pattern: str) -> str:
     """The directory that files of a pattern are in, or below."""
     return os.path.dirname(re.split(r"[*?[]", os.path.abspath(pattern), maxsplit=1)[0])
-
-
-def _no_address(pattern: str) -> str:
-    if "://" in pattern:
-        raise ValueError(
-            f"{pattern[:60]!r} is an address: files are read from directories of the runner's machine"
-        )
-    return pattern
-
-
-Files = Annotated[str, AfterValidator(_no_address)]
-"""Paths of files, with * and **."""
 
 
 def without_password(dsn: str | None) -> str | None:
@@ -69,6 +59,8 @@ def expand(pipeline: str, value: Any, variables: Mapping[str, str]) -> Any:
         return value
 
     def known(found: re.Match[str]) -> str:
+        if "." in found[2]:
+            return found[0]
         if found[1]:
             return found[0][1:]
         if found[2] not in variables:

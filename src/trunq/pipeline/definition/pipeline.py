@@ -12,11 +12,17 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
+from trunq.pipeline.definition.credentials import Credentials
+from trunq.pipeline.definition.evolve import Evolve
+from trunq.pipeline.definition.fill import check_places, fill
+from trunq.pipeline.definition.limits import Limits
+from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
 from trunq.pipeline.definition.sink import Sink
-from trunq.pipeline.definition.source import QueueSource, Source, TableSource
+from trunq.pipeline.definition.source import HistorySource, QueueSource, Source, TableSource
 from trunq.pipeline.definition.trigger import Trigger
+from trunq.pipeline.errors import MessageRefused
 
 _ONLY_A_RUN_TELLS: Final = {"python", "http"}
 """Formats of sources that cannot be asked beforehand."""
@@ -35,14 +41,22 @@ class Pipeline(Part):
     to DataFrame, which is given what `sql` gave; and `checks` that are expressions. All `checks` see what
     these gave, or `function`.
 
-    `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: a new column is
-    added to the sink's table, refused or ignored. `freshness`: the column whose newest time says how fresh
+    `engine` says where rows pass: "spark" in tasks of Spark, "process" in the process of the run; "auto"
+    takes Spark where the pipeline needs it.
+
+    `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: what becomes of
+    new columns and of changed types. `freshness`: the column whose newest time says how fresh
     the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each that succeeded.
     `isolate`: each run is done in a process of its own, which is killed when the run is cancelled, and may
     crash alone.
+
+    `message`: fields of the message that asks for a run, which `${message.NAME}` stands for. `per`: the field
+    each value of which has a state and runs of its own; `credentials`: where `${credentials.NAME}` of that
+    value come from; `limits`: how much of each may run.
     """
 
     name: str
+    engine: Literal["auto", "spark", "process"] = "auto"
     source: Source
     columns: Columns | None = None
     function: str | None = None
@@ -51,12 +65,17 @@ class Pipeline(Part):
     lookups: dict[str, Lookup] = {}
     checks: list[Check] = []
     sink: Sink
-    evolve: Literal["add", "refuse", "ignore"] = "add"
+    evolve: Evolve = Evolve()
     max_bad: float = Field(1.0, ge=0, le=1)
     freshness: str | None = None
     trigger: Trigger | None = None
     then: list[str] = []
     isolate: bool = False
+    message: Message
+    per: str | None = None
+    credentials: Credentials | None = None
+    limits: Limits | None = None
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def __init__(self, name: str | None = None, **parts: Any) -> None:
@@ -73,7 +92,9 @@ class Pipeline(Part):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, value: str) -> str:
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", value):
+        pipeline, slash, instance = value.partition("/")
+        is_one = not slash or (is_expanded.get() and INSTANCE.fullmatch(instance))
+        if not is_one or not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", pipeline):
             raise ValueError(
                 f"{value[:60]!r} cannot be the name of a pipeline: a lower-case letter, then up to"
                 f" 47 lower-case"
@@ -109,13 +130,23 @@ class Pipeline(Part):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.function is not None and (self.needs_spark or self.lookups):
+        if self.engine == "process" and self.has_frames:
+            raise ValueError(
+                "engine = 'process' is without Spark, and sql, transform and checks with holds need it: write"
+                " engine = 'spark', or columns, checks as data or a function in their place"
+            )
+        if self.function is not None and (self.has_frames or self.lookups):
             raise ValueError(
                 "function is given rows as an Arrow table, without Spark, and does not go with sql,"
                 " transform, lookups or checks with holds: write it as transform, which is given a DataFrame"
             )
         if self.lookups and not (self.sql or self.transform):
             raise ValueError("lookups are for sql and transform, and there is neither")
+        if self.evolve.widens and self.sink.format != "table":
+            raise ValueError(
+                f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
+                " leave widen out and cast the column, or write into a table"
+            )
         names = [check.name for check in self.checks]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two checks have the name {twice[0]!r}")
@@ -136,9 +167,73 @@ class Pipeline(Part):
             )
         return self
 
+    @model_validator(mode="after")
+    def _for_each(self) -> Self:
+        """What is of each value of `per`."""
+        if is_expanded.get():
+            return self
+        root, _, field = (self.per or "message.").partition(".")
+        if self.per is not None and (root != "message" or field not in self.message):
+            raise ValueError(
+                f"per is {self.per!r:.60}: it names a field that message declares, as"
+                " per = 'message.customer' with message = { customer = 'text' }"
+            )
+        check_places(
+            self.definition, set(self.message), self.per, has_credentials=self.credentials is not None
+        )
+        if self.credentials is not None and self.per is None:
+            raise ValueError(
+                "credentials are those of a value of per, and there is no per: ${NAME} is for all"
+            )
+        if self.per is not None:
+            self._require_apart()
+        if (self.message or self.per) and self.trigger is not None:
+            self._require_message(field)
+        return self
+
+    def _require_apart(self) -> None:
+        """Refuse what would be one thing of all."""
+        named = f"${{{self.per}}}"
+        if isinstance(self.source, HistorySource):
+            raise ValueError("the history of a queue is of all: per does not go with it")
+        if isinstance(self.source, QueueSource) and named not in f"{self.source.queue}{self.source.dsn}":
+            raise ValueError(
+                f"source.queue is one for all, and each would read all of it: write {named} into it"
+            )
+        mode = getattr(self.sink, "mode", None)
+        where = "".join(str(getattr(self.sink, key, "")) for key in ("table", "path", "dsn"))
+        if mode in ("replace", "replace_partitions") and named not in where:
+            raise ValueError(
+                f"mode = '{mode}' of each would drop the rows of the others: write {named} into the"
+                " sink's table, path or dsn"
+            )
+
+    def _require_message(self, field: str) -> None:
+        """Refuse a trigger whose messages say nothing."""
+        trigger = self.trigger
+        assert trigger is not None
+        if trigger.continuous or ((trigger.every or trigger.cron) and trigger.for_ is None):
+            raise ValueError(
+                "trigger asks without a message, and message declares fields: give it for = [...], or"
+                " on = 'message'"
+            )
+        if trigger.for_ is not None:
+            if self.per is None:
+                raise ValueError("trigger.for is for the values of per, and there is no per")
+            if others := sorted(set(self.message) - {field}):
+                raise ValueError(f"trigger.for gives {field} alone, and message declares {others[0]} as well")
+            for value in trigger.for_ if isinstance(trigger.for_, list) else []:
+                if (mistake := self.message[field].mistake(value)) or not INSTANCE.fullmatch(str(value)):
+                    raise ValueError(f"trigger.for: {mistake or f'{value!r:.60} cannot be one of per'}")
+
     @property
     def needs_spark(self) -> bool:
-        """Whether its rows go through Spark."""
+        """Whether its rows pass in tasks of Spark."""
+        return self.engine == "spark" or self.has_frames
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether something of it works on DataFrames, which only Spark has."""
         return bool(self.sql or self.transform or any(check.holds for check in self.checks))
 
     @property
@@ -149,31 +244,66 @@ class Pipeline(Part):
     @property
     def definition(self) -> dict[str, Any]:
         """What is kept of it in the database: as it was written, without defaults."""
-        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", "source", "sink"})
+        given = self.model_dump(
+            mode="json", exclude_defaults=True, exclude={"name", "source", "sink"}, by_alias=True
+        )
         for part in ("source", "sink"):
             of_part = getattr(self, part)
             given[part] = {"format": of_part.format, **of_part.model_dump(mode="json", exclude_defaults=True)}
         return given
 
-    def expanded(self, variables: Mapping[str, str] | None = None) -> Pipeline:
+    def of_message(self, payload: Any) -> dict[str, Any]:
+        """What a message says that the definition declares. Raises MessageRefused."""
+        found = read_message(self.name, self.message, payload)
+        if self.per is not None:
+            value = flat(found)[self.per.partition(".")[2]]
+            if not INSTANCE.fullmatch(value):
+                raise MessageRefused(
+                    f"pipeline {self.name}: {self.per} is {value!r:.60}, which no instance can have as its"
+                    " name: 63 letters, digits, _, - and ."
+                )
+        return found
+
+    def value_of(self, message: Mapping[str, Any]) -> str:
+        """The value of `per` in what a message says."""
+        return flat(message)[(self.per or "").partition(".")[2]]
+
+    def expanded(
+        self,
+        variables: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+        message: Mapping[str, Any] | None = None,
+        credentials: Mapping[str, str] | None = None,
+    ) -> Pipeline:
         """It with `${NAME}` replaced by what the environment has; `$${NAME}` stands for the text itself.
 
-        Raises InvalidPipeline for a name that the environment does not have.
+        `name` is that of an instance, `message` what `of_message` gave for it. Raises InvalidPipeline for a
+        name that the environment does not have, MessageRefused for a value that its place does not take.
         """
         known = os.environ if variables is None else variables
+        secret = {f"credentials.{key}": value for key, value in (credentials or {}).items()}
+        values = {**{f"message.{key}": value for key, value in flat(message or {}).items()}, **secret}
         token = is_expanded.set(True)
         try:
-            made = Pipeline(self.name, **expand(self.name, self.definition, known))
+            definition = expand(self.name, self.definition, known)
+            made = Pipeline(name or self.name, **fill(name or self.name, definition, values))
         finally:
             is_expanded.reset(token)
         names = {name for escaped, name in VARIABLE.findall(json.dumps(self.definition)) if not escaped}
-        made._variables = {name: known[name] for name in names}
+        made._variables = {name: known[name] for name in names if "." not in name} | secret
+        made._given = dict(message or {})
         return made
 
     @property
     def variables(self) -> dict[str, str]:
-        """What `${NAME}` stood for in it, when it is expanded."""
+        """What `${NAME}` and `${credentials.NAME}` stood for in it, when it is expanded."""
         return self._variables
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What the message says that it was expanded with."""
+        return self._given
 
 
 def name_of(function: Callable[..., Any]) -> str:

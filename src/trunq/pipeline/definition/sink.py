@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from trunq.pipeline.definition.api import HttpSink
-from trunq.pipeline.definition.part import InPostgres, Part
+from trunq.pipeline.definition.part import InPostgres
+from trunq.pipeline.definition.storage import Stored, require_lake
 
 Mode = Literal["append", "upsert", "replace", "history"]
 
@@ -45,15 +46,14 @@ class QueueSink(InPostgres):
     key: str | None = None
 
 
-class DeltaSink(Part):
-    """A Delta table in a directory, made when it is not there.
+class DeltaSink(Stored):
+    """A Delta table in a directory or an object store, made when it is not there.
 
     With `replace` a run stands for all rows, with `replace_partitions` for all rows of the partitions that
     it has rows of; the others stay.
     """
 
     format: Literal["delta"] = "delta"
-    path: str
     mode: Literal["append", "upsert", "replace", "replace_partitions"] = "append"
     key: list[str] = []
     newest: str | None = None
@@ -61,6 +61,7 @@ class DeltaSink(Part):
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
+        require_lake(self.path)
         if (self.mode == "upsert") != bool(self.key):
             raise ValueError("mode = 'upsert' and key = ['...'] go together")
         if self.newest and self.mode != "upsert":
@@ -70,11 +71,10 @@ class DeltaSink(Part):
         return self
 
 
-class ParquetSink(Part):
+class ParquetSink(Stored):
     """A directory of Parquet files, in which each run has a directory of its own."""
 
     format: Literal["parquet"] = "parquet"
-    path: str
 
 
 Sink = Annotated[

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from trunq.pipeline.definition.api import HttpSource
 from trunq.pipeline.definition.iso_duration import Span
-from trunq.pipeline.definition.part import Files, InPostgres, Part
+from trunq.pipeline.definition.part import InPostgres, Part
+from trunq.pipeline.definition.storage import Stored
 
 
 class TableSource(InPostgres):
@@ -61,12 +62,13 @@ class HistorySource(InPostgres):
     """About how many messages of each subscription a run takes."""
 
 
-class FileSource(Part):
-    """Files that no run has read yet; those that changed within `settled` are still being written."""
+class FileSource(Stored):
+    """Files that no run has read yet; those that changed within `settled` are still being written.
+
+    `path` has * and **, as /data/incoming/**/*.csv and s3://bucket/incoming/*.csv.
+    """
 
     format: Literal["csv", "json", "parquet"]
-    path: Files
-    """With * and **, as /data/incoming/**/*.csv."""
     max_files: int | None = Field(None, gt=0)
     settled: Span = Field("2 seconds", validate_default=True)
     types: dict[str, str] = {}

@@ -5,11 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from trunq.pipeline.definition.iso_duration import Span
-from trunq.pipeline.definition.part import Part
+from trunq.pipeline.definition.part import InPostgres, Part
 from trunq.schedule import due_times
+
+
+class Each(InPostgres):
+    """The values that a column of a table has; dsn None: in the database of trunq."""
+
+    table: str
+    column: str
 
 
 class Trigger(Part):
@@ -26,6 +33,10 @@ class Trigger(Part):
     on: Literal["message", "webhook"] | None = None
     queue: str | None = None
     continuous: Literal[True] | None = None
+    for_: list[str | int] | Each | None = Field(None, alias="for")
+    """Values of `per`, each of which is asked a run for, with every or cron."""
+    priority: int = Field(0, ge=-32768, le=32767)
+    """Of the messages, in a queue `pipelines` with lanes by priority; the smallest first."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -40,6 +51,10 @@ class Trigger(Part):
             raise ValueError("on = 'message' and queue = '...' go together")
         if self.every is not None and self.every.total_seconds() < 1:
             raise ValueError("every is a second or more; continuous = true runs again at once")
+        if (self.for_ is not None or self.priority) and self.every is None and self.cron is None:
+            raise ValueError("for and priority go with every or cron")
+        if self.for_ == []:
+            raise ValueError("for is empty: it names values of per, or a table and a column that have them")
         if self.cron is not None:
             due_times(self.cron, self.time_zone, datetime.now(UTC), 1)
         return self

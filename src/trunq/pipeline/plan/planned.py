@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from trunq import Client
 from trunq.connection.address import address
-from trunq.errors import TrunqError
+from trunq.errors import PipelineNotFound, TrunqError
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
-from trunq.pipeline.control import Control
+from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.definition.need import missing
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
+from trunq.pipeline.instance import expanded_for
 from trunq.pipeline.plan.sink import Written, foresee
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.source import Foreseen, Source
@@ -45,47 +46,87 @@ class Planned:
     is_exact: bool = False
     is_open: bool = False
     """The run has begun: its slice is fixed."""
-    needs_spark: bool = False
+    engine: str = "process"
+    """"spark" or "process", and `why`."""
+    why: str = ""
     columns: dict[str, str] | None = None
     added: dict[str, str] = field(default_factory=dict)
     makes_sink: bool = False
     """The sink's table, or directory, would be made."""
     refused: list[dict[str, str | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    instances: list[Planned] | None = None
+    """Of a pipeline with `per`: what the next run of each would do."""
 
 
-def plan_pipeline(pipeline: str, dsn: str | None = None) -> Planned:
+def plan_pipeline(pipeline: str, dsn: str | None = None, *, message: Any = None, limit: int = 100) -> Planned:
     """What the next run would do, as far as it can be known from here, in the environment of this process.
 
-    `dsn`: where trunq is, as for a client. Nothing is written, and no message published. Raises
-    PipelineNotFound.
+    `dsn`: where trunq is, as for a client. `message`: what would ask for it; for an instance, None is the one
+    that it had last. Of a pipeline with `per` and no message it plans `limit` instances. Nothing is written,
+    and no message published. Raises PipelineNotFound.
     """
     with Client(dsn, max_connections=2) as client:
-        return _plan(client, address(dsn), pipeline)
+        row = client.list_pipelines(pipeline)[0]
+        planned = Planned(pipeline)
+        with _refusing(planned, None):
+            written = read_definition(pipeline.partition("/")[0], row.definition)
+            if written.per is None or "/" in pipeline:
+                return _plan(client, address(dsn), row, written, message)
+            if message is not None:
+                name = f"{pipeline}/{written.value_of(written.of_message(message))}"
+                return _plan(client, address(dsn), _instance(client, row, name), written, message)
+            _plan_each(client, address(dsn), row, written, planned, limit)
+        return planned
 
 
-def _plan(client: Client, dsn: str, pipeline: str) -> Planned:
-    row = client.list_pipelines(pipeline)[0]
-    planned = Planned(pipeline)
+def _plan(client: Client, dsn: str, row: PipelineState, written: Pipeline, message: Any) -> Planned:
+    planned = Planned(row.pipeline)
     if row.paused:
         until = "somebody resumes it" if row.paused_until is None else _moment(row.paused_until)
         planned.notes.append(f"it is paused until {until}")
     with _refusing(planned, None):
-        _Planning(client, dsn, row, planned).plan()
+        if message is None and "/" in row.pipeline:
+            message = next((each.message for each in client.list_instances(row.pipeline)), None)
+        asked = Asked(row.pipeline, 0, message)
+        pipeline = expanded_for(written, asked, {"action": "plan", "pipeline": row.pipeline})
+        _Planning(client, dsn, row, pipeline, planned).plan()
     return planned
+
+
+def _instance(client: Client, row: PipelineState, name: str) -> PipelineState:
+    """That of a name, or what it begins with."""
+    try:
+        return client.list_pipelines(name)[0]
+    except PipelineNotFound:
+        return row._replace(pipeline=name, state={}, open_run=None, fresh_at=None, fresh_by=None)
+
+
+def _plan_each(
+    client: Client, dsn: str, row: PipelineState, written: Pipeline, planned: Planned, limit: int
+) -> None:
+    rows = client.list_instances(row.pipeline, limit)
+    planned.instances = [
+        _plan(client, dsn, client.list_pipelines(each.pipeline)[0], written, None) for each in rows
+    ]
+    known = rows[0].instances if rows else 0
+    planned.reads = f"it has {known} instances, and each has a next run of its own"
+    if known > len(rows):
+        planned.notes.append(f"{len(rows)} of them are planned here: --limit")
 
 
 class _Planning:
     """A step after the other; one that fails does not keep the others from being looked at."""
 
-    def __init__(self, client: Client, dsn: str, row: PipelineState, planned: Planned) -> None:
+    def __init__(
+        self, client: Client, dsn: str, row: PipelineState, pipeline: Pipeline, planned: Planned
+    ) -> None:
         self._client, self._dsn, self._row, self._planned = client, dsn, row, planned
-        self._pipeline = read_definition(row.pipeline, row.definition).expanded()
+        self._pipeline = pipeline
 
     def plan(self) -> None:
         planned, pipeline = self._planned, self._pipeline
-        # Which engine runs it, and why, is to stand here.
-        planned.needs_spark = pipeline.needs_spark
+        planned.engine, planned.why = _engine(pipeline)
         for sentence in missing(pipeline):
             planned.refused.append({"message": f"pipeline {pipeline.name}: {sentence}", "hint": None})
         for name in (pipeline.function, pipeline.transform):
@@ -108,7 +149,10 @@ class _Planning:
 
     def _read(self, source: Source) -> None:
         planned, row = self._planned, self._row
-        runs = self._client.list_runs(row.pipeline, limit=1000)
+        runs: list[PipelineRun] = []
+        # An instance whose first run is still to come has none.
+        with suppress(PipelineNotFound):
+            runs = self._client.list_runs(row.pipeline, limit=1000)
         if (
             run := next((each for each in runs if each.number == row.open_run and not each.backfill), None)
         ) is not None:
@@ -189,6 +233,14 @@ def _since(row: PipelineState, runs: list[PipelineRun]) -> datetime | None:
     return next(done, None)
 
 
+def _engine(pipeline: Pipeline) -> tuple[str, str]:
+    if pipeline.engine != "auto":
+        return pipeline.engine, "the definition says so"
+    parts = [name for name in ("sql", "transform") if getattr(pipeline, name)]
+    parts += ["a check with holds"] if any(check.holds for check in pipeline.checks) else []
+    return ("spark", f"it has {' and '.join(parts)}") if parts else ("process", "nothing in it needs Spark")
+
+
 def _moment(at: datetime) -> str:
     return at.isoformat(" ", "seconds")
 
@@ -207,7 +259,8 @@ def _slice_words(pipeline: Pipeline, slice: dict[str, Any], since: datetime | No
         named = ", ".join(str(path) for path, *_ in slice["files"][:_NAMED]) + (
             ", ..." if number > _NAMED else ""
         )
-        return f"{number} {'file' if number == 1 else 'files'} of {_moment(min(times))} to {_moment(max(times))}: {named}"
+        files = f"{number} {'file' if number == 1 else 'files'}"
+        return f"{files} of {_moment(min(times))} to {_moment(max(times))}: {named}"
     if source.format == "table" and slice.get("lo"):
         return f"rows of {table} that were committed{after or ' since the last run'}"
     if source.format == "table":

@@ -20,6 +20,9 @@ from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
+from trunq.pipeline.definition.storage import is_remote
+from trunq.pipeline.sink.lake import lake_stage
+from trunq.pipeline.sink.widening import widened
 
 Columns = dict[str, str]
 
@@ -64,14 +67,20 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
             made = {name: kind for name, kind in kinds.items() if kind is not None}
             return Written(made, made, is_made=True)
         # With evolve = "ignore" the table stays as it is.
-        found = tables.fit(connection, target, kinds, evolve="ignore")
+        wider = widened(connection, target, kinds, pipeline.evolve)
+        now = {name: None if name in wider else kind for name, kind in kinds.items()}
+        found = tables.fit(connection, target, now, evolve="ignore")
         generated = catalog.generated(connection, target.quoted)
     new = {
         name: kind
         for name, kind in kinds.items()
         if kind is not None and name not in found and name not in generated
     }
-    written = Written({name: column.kind for name, column in found.items()})
+    written = Written({name: column.kind for name, column in found.items()} | wider)
+    written.notes += [
+        f"column {name} of {target.name} becomes {kind}, and is {found[name].kind}"
+        for name, kind in wider.items()
+    ]
     return _evolved(pipeline, written, new, target.name)
 
 
@@ -124,10 +133,11 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
 
     model = pipeline.sink
     assert isinstance(model, DeltaSink)
-    if "://" in model.path:
-        return Written(notes=["what its sink takes, only a run tells"])
-    _require_writable(model.path)
-    table = open_table(model.path)
+    if not is_remote(model.path):
+        _require_writable(model.path)
+    stage = lake_stage(pipeline.name, model)
+    with stage.explaining():
+        table = open_table(stage.uri, stage.options)
     if schema is None:
         return Written(is_made=table is None)
     lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
@@ -165,11 +175,11 @@ def _evolved(pipeline: Pipeline, written: Written, new: Columns, target: str) ->
     """With what becomes of columns that the sink has not."""
     if not new:
         return written
-    if pipeline.evolve == "refuse":
+    if pipeline.evolve.columns == "refuse":
         raise InvalidArgument(
             f'column "{next(iter(new))}" is new: {target} has none', 'evolve = "add" adds it'
         )
-    if pipeline.evolve == "ignore":
+    if pipeline.evolve.columns == "ignore":
         written.notes.append(f"left out, since {target} has no such columns: {', '.join(new)}")
     else:
         written.added = new
@@ -179,13 +189,14 @@ def _evolved(pipeline: Pipeline, written: Written, new: Columns, target: str) ->
 
 def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
     path = str(getattr(pipeline.sink, "path", ""))
-    if "://" in path:
-        return Written(notes=["what its sink takes, only a run tells"])
-    _require_writable(path)
+    if not is_remote(path):
+        _require_writable(path)
     lake = None if schema is None else for_lake(pa.RecordBatch.from_pylist([], schema)).schema
     columns = None if lake is None else {each.name: str(each.type) for each in lake}
     return Written(
-        columns, is_made=not Path(path).exists(), notes=["each run writes files of its own, with its columns"]
+        columns,
+        is_made=not is_remote(path) and not Path(path).exists(),
+        notes=["each run writes files of its own, with its columns"],
     )
 
 

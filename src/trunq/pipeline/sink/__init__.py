@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.sink import ParquetSink
+from trunq.pipeline.definition.storage import scheme_of
 from trunq.pipeline.figures import SinkColumns
 
 
@@ -75,10 +77,18 @@ _CLASSES: Final = {
     "http": ("trunq.pipeline.sink.http", "HttpSink"),
 }
 
+_PARQUET: Final = (
+    ("trunq.pipeline.sink.published", "PublishedSink"),
+    ("trunq.pipeline.sink.renamed", "RenamedSink"),
+)
+"""At an object store, and over SFTP."""
+
 
 def make(pipeline: Pipeline, dsn: str) -> Sink:
     """The sink of a pipeline whose variables are expanded; `dsn`: where trunq is."""
     module, name = _CLASSES[pipeline.sink.format]
+    if isinstance(pipeline.sink, ParquetSink) and (scheme := scheme_of(pipeline.sink.path)) is not None:
+        module, name = _PARQUET[scheme == "sftp"]
     made: Sink = getattr(import_module(module), name)(pipeline, dsn)
     return made
 

@@ -21,7 +21,6 @@ from trunq.arrow.delta import (
     check_partitioning,
     create_table,
     open_table,
-    remove_files,
     write_entry,
 )
 from trunq.arrow.parquet import DataFile
@@ -32,8 +31,8 @@ from trunq.pipeline.definition.sink import DeltaSink as Model
 from trunq.pipeline.errors import Outrun
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
-from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, read
-from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed
+from trunq.pipeline.sink.directory import read
+from trunq.pipeline.sink.lake import lake_stage, removed
 from trunq.pipeline.sink.merge import one_a_key
 
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
@@ -49,20 +48,21 @@ class DeltaSink:
         assert isinstance(pipeline.sink, Model)
         self._pipeline = pipeline
         self._model = pipeline.sink
-        self._stage = StageDirectory(pipeline.name, pipeline.sink.path)
+        self._stage = lake_stage(pipeline.name, pipeline.sink)
         self._replaced: int | None = None
 
     def check(self) -> None:
         """The table is made when it is not there."""
 
     def applied(self, run: Run) -> Mark | None:
-        table = open_table(self._model.path)
+        with self._stage.explaining():
+            table = self._open()
         # Looked at before the source is read.
         self._replaced = (table and table.transaction_version(_REPLACED)) or 0
         mark = Mark() if table is None else _mark(table, run)
         if table is not None and mark.number == run.number:
             # The run ends by it.
-            sync_log(self._stage.root, table.version(), _of(run), run.number)
+            self._stage.sync_log(table.version(), _of(run), run.number)
         return mark
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
@@ -74,15 +74,15 @@ class DeltaSink:
             check_partitioning(lake, self._model.partition_by)
         except InvalidArgument as error:
             self._refuse(error.message, error.hint)
-        with explaining_disk(self._pipeline.name, self._model.path):
+        with self._stage.explaining():
             again(lambda: self._make(lake))
             self._stage.begin(run)
-        there = pa.schema(DeltaTable(self._model.path).schema().to_arrow())
+            there = pa.schema(self._there().schema().to_arrow())
         return {field.name: str(field.type) for field in there if field.name in lake.names}
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
-        table = open_table(self._model.path)
-        assert table is not None
+        with self._stage.explaining():
+            table = self._there()
         there = pa.schema(table.schema().to_arrow()).names
 
         def fitting() -> Iterator[pa.RecordBatch]:
@@ -95,16 +95,15 @@ class DeltaSink:
                     )
                 yield batch.select([name for name in batch.schema.names if name in there])
 
-        with explaining_disk(self._pipeline.name, self._model.path):
+        with self._stage.explaining():
             if self._model.mode == "upsert":
                 return self._stage.write(run, part, fitting())
             partition_by = list(table.metadata().partition_columns)
-            stem = f"run-{run.number:08d}-{run.attempt}-{part}"
-            return write_listed(self._stage.directory(run) / part, stem, fitting(), partition_by)
+            return self._stage.write_listed(run, part, fitting(), partition_by)
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
-        with explaining_disk(self._pipeline.name, self._model.path):
-            table = open_table(self._model.path)
+        with self._stage.explaining():
+            table = self._open()
             if table is not None and _mark(table, run).number >= run.number:
                 self._stage.discard(run)
                 return False
@@ -115,14 +114,23 @@ class DeltaSink:
     def discard(self, run: Run) -> None:
         self._stage.discard(run)
 
+    def _open(self) -> DeltaTable | None:
+        """The table; None if there is none yet."""
+        return open_table(self._stage.uri, self._stage.options)
+
+    def _there(self) -> DeltaTable:
+        table = self._open()
+        assert table is not None
+        return table
+
     def _upserts(self, parts: list[str]) -> bool:
         return self._model.mode == "upsert" and bool(parts)
 
     def _add(self, run: Run, parts: list[str], rows: int) -> bool:
         """The files that are staged become the table's, and others go."""
-        if open_table(self._model.path) is None:
-            create_table(self._model.path, _BLANK, [])
-        files = move_in(self._stage.root, self._stage.directory(run), run, parts, rows)
+        if self._open() is None:
+            create_table(self._stage.uri, _BLANK, [], options=self._stage.options)
+        files = self._stage.move_in(run, parts, rows)
         mode = self._model.mode if run.attempt else "append"
         if mode == "replace_partitions" and run.backfill:
             self._require_whole(run, files)
@@ -137,19 +145,19 @@ class DeltaSink:
             is_taken = self._try(run, write)
         except BaseException:
             # What was written before the error was told is in the log.
-            table = open_table(self._model.path)
+            table = self._open()
             if table is not None and _mark(table, run) != Mark(run.number, run.attempt):
-                remove_files(self._stage.root, files)
+                self._stage.leave(files)
             raise
         if not is_taken:
-            remove_files(self._stage.root, files)
+            self._stage.remove(files)
         return is_taken
 
     def _require_whole(self, run: Run, files: list[DataFile]) -> None:
         """Of a range: an empty text is in the partition of null, which no range has."""
         column = run.slice.get("range", {}).get("column")
         if any(file.partition.get(column) is None for file in files):
-            remove_files(self._stage.root, files)
+            self._stage.remove(files)
             self._refuse(
                 f'the range of "{column}" has empty texts, which Delta keeps in one partition with null',
                 "begin the range behind them",
@@ -186,8 +194,7 @@ class DeltaSink:
         """Until an entry of the log is ours, or another attempt's."""
 
         def once() -> bool:
-            table = open_table(self._model.path)
-            assert table is not None
+            table = self._there()
             if (mark := _mark(table, run)).number >= run.number:
                 # Of a commit that failed, the entry may be there all the same.
                 return mark == Mark(run.number, run.attempt)
@@ -220,7 +227,7 @@ class DeltaSink:
     def _make(self, lake: pa.Schema) -> None:
         """See to it that the table is there and has the columns of the rows, or refuse them."""
         path, partition_by = self._model.path, self._model.partition_by
-        table = open_table(path) or create_table(path, lake, partition_by)
+        table = self._open() or create_table(self._stage.uri, lake, partition_by, options=self._stage.options)
         if _is_blank(table):
             write_deltalake(
                 table,
@@ -229,7 +236,7 @@ class DeltaSink:
                 schema_mode="overwrite",
                 partition_by=partition_by or None,
             )
-            table = DeltaTable(path)
+            table = self._there()
         there = list(table.metadata().partition_columns)
         if partition_by and partition_by != there:
             self._refuse(
@@ -247,7 +254,7 @@ class DeltaSink:
         missing = []
         for field in given:
             if field.name not in there.names:
-                if self._pipeline.evolve == "refuse":
+                if self._pipeline.evolve.columns == "refuse":
                     self._refuse(
                         f'column "{field.name}" is new: {self._model.path} has none', 'evolve = "add" adds it'
                     )
@@ -257,7 +264,7 @@ class DeltaSink:
                     f'column "{field.name}" of {self._model.path} is {kind} and comes as {field.type}',
                     "cast the column in sql or function",
                 )
-        return missing if self._pipeline.evolve == "add" else []
+        return missing if self._pipeline.evolve.columns == "add" else []
 
     def _refuse(self, why: str, advice: str | None = None) -> None:
         raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)

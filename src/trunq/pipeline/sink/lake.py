@@ -1,4 +1,4 @@
-"""Files of a Delta table on their way into it.
+"""Files of a Delta table on their way into it; at an object store stored.py has the same.
 
 Each part stages them below the stage's directory, with a list of what is in them. The commit moves them to
 where the table has its files, and names them in an entry of its log. A process that is killed in between
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +20,57 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from trunq.arrow.delta import Actions
+from trunq.arrow.delta import Actions, remove_files
 from trunq.arrow.parquet import DataFile, encode
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.storage import Stored, is_remote
 from trunq.pipeline.errors import StageLost
-from trunq.pipeline.sink.directory import sync, write_part
+from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, sync, write_part
+from trunq.pipeline.sink.stored import StoredStage
 
 _LIST: Final = "files.json"
+
+
+class LakeStage(StageDirectory):
+    """Where attempts at a table in a directory stage."""
+
+    options: dict[str, str] | None = None
+
+    def __init__(self, pipeline: str, path: str) -> None:
+        super().__init__(pipeline, path)
+        self._pipeline, self.uri = pipeline, path
+
+    def write_listed(
+        self, run: Run, part: str, batches: Iterator[pa.RecordBatch], partition_by: Sequence[str]
+    ) -> int:
+        """Write the files of a part, and their list; how many rows they have."""
+        stem = f"run-{run.number:08d}-{run.attempt}-{part}"
+        return write_listed(self.directory(run) / part, stem, batches, partition_by)
+
+    def move_in(self, run: Run, parts: list[str], rows: int) -> list[DataFile]:
+        """Move the files of these parts to the table's; raises StageLost when they have fewer rows."""
+        return move_in(self.root, self.directory(run), run, parts, rows)
+
+    def remove(self, files: Iterable[DataFile]) -> None:
+        """Remove files of the table that no entry of its log will ever name."""
+        remove_files(self.root, files)
+
+    def leave(self, files: Iterable[DataFile]) -> None:
+        """Files that no entry names: on a disk, none is still on its way."""
+        remove_files(self.root, files)
+
+    def sync_log(self, version: int, series: str, number: int) -> None:
+        """See to it that the log is on the disk."""
+        sync_log(self.root, version, series, number)
+
+    def explaining(self) -> AbstractContextManager[None]:
+        """Says of a disk that is full, or closed to us, that it is."""
+        return explaining_disk(self._pipeline, self.uri)
+
+
+def lake_stage(pipeline: str, model: Stored) -> LakeStage | StoredStage:
+    """The stage of a table."""
+    return StoredStage(pipeline, model) if is_remote(model.path) else LakeStage(pipeline, model.path)
 
 
 def write_listed(

@@ -32,6 +32,7 @@ from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.unwritable import named_by_postgres
+from trunq.pipeline.sink.widening import widen
 
 _WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Settings under which text is cast that was read under `reader.READING`; on the others of these it does not
@@ -165,7 +166,9 @@ class TableSink(PostgresSink):
             if not is_there(connection, self._target.quoted):
                 table.make(connection, self._target, kinds)
             table.require_index(connection, self._target)
-            found = table.fit(connection, self._target, kinds, evolve=self._pipeline.evolve)
+            widen(connection, self._target, kinds, self._pipeline.evolve)
+            evolve = self._pipeline.evolve.columns
+            found = table.fit(connection, self._target, kinds, evolve=evolve)
         # What a history compares is as the table keeps it.
         exact = self._target.mode == "history"
         self._columns = [(name, each.kind if exact else each.cast) for name, each in found.items()]

@@ -5,9 +5,8 @@ A file is known by its path, size and time. One that changed lately may still be
 
 from __future__ import annotations
 
-import glob
+import io
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from pyarrow import csv, parquet
 from trunq.arrow.batch import unified
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
-from trunq.pipeline.definition.part import directory_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource as Model
 from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
+from trunq.pipeline.source.place import place
 from trunq.pipeline.source.typed import read_types, typed
 
 _ROWS: Final = 20_000
@@ -47,11 +46,12 @@ class FileSource(Source):
         self._model = pipeline.source
         self._control = control
         self._types = read_types(pipeline.name, self._model.types)
+        self._place = place(pipeline.name, self._model.path, self._model.storage)
 
     def plan(self, state: State) -> Plan:
-        listed = self._listed(self._model.path)
-        if not listed and not glob.glob(self._model.path, recursive=True):
-            self._require_directory()
+        found, listed = self._listed(self._model.path)
+        if not found:
+            self._place.require_directory(self._model.path)
             return Plan(None, {**state, _UNMATCHED: self._model.path})
         new = self._control.new_files(self._name, listed, self._model.max_files)
         if new and self._model.changed == "refuse":
@@ -87,7 +87,7 @@ class FileSource(Source):
                 f"pipeline {self._name}: a range of files is a path",
                 '{"path": "/data/incoming/2030-01-*.csv"}',
             )
-        files = self._listed(range["path"])
+        _, files = self._listed(range["path"])
         if not files:
             raise InvalidPipeline(f"pipeline {self._name}: there is no file {range['path']}")
         return {"files": files, "range": range}
@@ -141,18 +141,11 @@ class FileSource(Source):
         """The columns of a file; None: it has no rows."""
         with self._readable(path):
             if self._model.format == "parquet":
-                return parquet.read_schema(path)
+                with self._place.open(path) as file:
+                    return parquet.read_schema(file)
             # What cannot be read is kept by whoever reads the rows.
             batches = self._reader(path, Context(self._name, 0))
             return next((batch.schema for batch in batches), None)
-
-    def _require_directory(self) -> None:
-        directory = directory_of(self._model.path)
-        if not os.path.isdir(directory):
-            raise InvalidPipeline(
-                f"pipeline {self._name}: there is no directory {directory} on the machine of this runner",
-                "make it, or correct path",
-            )
 
     def _require_unread(self, files: list[File]) -> None:
         if changed := self._control.changed_files(self._name, files):
@@ -163,27 +156,19 @@ class FileSource(Source):
                 " upsert",
             )
 
-    def _listed(self, pattern: str) -> list[File]:
+    def _listed(self, pattern: str) -> tuple[int, list[File]]:
+        """How many files match, and those of them that are settled."""
         latest = time.time_ns() - int(self._model.settled.total_seconds() * 1e9)
-        found = []
-        for path in glob.glob(pattern, recursive=True):
-            try:
-                status = os.stat(path)
-            except FileNotFoundError:
-                continue
-            if os.path.isfile(path) and status.st_mtime_ns <= latest:
-                found.append([os.path.abspath(path), status.st_size, status.st_mtime_ns])
-        return sorted(found, key=lambda file: (file[2], file[0]))
+        found = list(self._place.find(pattern))
+        settled = [[each.path, each.size, each.modified_at] for each in found if each.modified_at <= latest]
+        return len(found), sorted(settled, key=lambda file: (file[2], file[0]))
 
     def _require(self, path: str, size: int, modified_at: int) -> None:
         """Before and after it is read, so that a file that changed under the run is no half of two."""
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            status = None
-        if status is None or (status.st_size, status.st_mtime_ns) != (size, modified_at):
+        there = self._place.look(path)
+        if there is None or (there.size, there.modified_at) != (size, modified_at):
             raise InvalidPipeline(
-                f"pipeline {self._name}: {path} {'changed' if status else 'went'} after the run began",
+                f"pipeline {self._name}: {path} {'changed' if there else 'went'} after the run began",
                 f"trunq pipeline cancel {self._name} gives the run up; the next one reads what is there then",
             )
 
@@ -194,18 +179,21 @@ class FileSource(Source):
             bad.append({"file": path, "line": row.text[:_SHOWN]})
             return "skip"
 
-        with csv.open_csv(
-            path,
-            parse_options=csv.ParseOptions(delimiter=self._model.delimiter, invalid_row_handler=keep),
-            convert_options=csv.ConvertOptions(
-                column_types=self._types, null_values=self._model.nulls, strings_can_be_null=True
-            ),
-        ) as reader:
+        with (
+            self._place.open(path) as file,
+            csv.open_csv(
+                file,
+                parse_options=csv.ParseOptions(delimiter=self._model.delimiter, invalid_row_handler=keep),
+                convert_options=csv.ConvertOptions(
+                    column_types=self._types, null_values=self._model.nulls, strings_can_be_null=True
+                ),
+            ) as reader,
+        ):
             yield from reader
         context.refuse(bad, [["another number of columns"]] * len(bad))
 
     def _read_json(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
-        with open(path, encoding="utf-8") as lines:
+        with io.TextIOWrapper(self._place.open(path), encoding="utf-8") as lines:
             while some := list(islice(lines, _ROWS)):
                 rows, bad = [], []
                 for line in some:
@@ -224,7 +212,7 @@ class FileSource(Source):
                     yield from typed(rows, self._types).to_batches()
 
     def _read_parquet(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
-        with parquet.ParquetFile(path) as file:
+        with self._place.open(path) as opened, parquet.ParquetFile(opened) as file:
             for batch in file.iter_batches(_ROWS):
                 context.check()
                 yield batch

@@ -38,7 +38,7 @@ from trunq.pipeline.source.paging import (
 from trunq.pipeline.source.typed import read_types, typed
 
 _ROWS: Final = 20_000
-_MARKED: Final = re.compile(r"\$\$|\$\{(\w+):(\d)\}")
+_MARKED: Final = re.compile(r"\$\$|\$\{([\w.]+):(\d)\}")
 
 
 class HttpSource(Source):

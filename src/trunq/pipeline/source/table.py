@@ -53,7 +53,8 @@ coalesce(pg_catalog.pg_relation_filenode(c.oid)::bigint, 0), has_table_privilege
 from pg_class c where c.oid = any(%(oids)s::oid[]) order by c.oid"""
 
 _SIZE: Final = """with recursive below(oid) as (
-  select %(table)s::regclass::oid union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+  select %(table)s::regclass::oid
+  union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
 select coalesce(sum(pg_catalog.pg_relation_size(b.oid)), 0)::bigint / current_setting('block_size')::bigint,
   (select relkind::text from pg_class where oid = %(table)s::regclass) from below b"""
 _COUNTED_PAGES: Final = 12_800

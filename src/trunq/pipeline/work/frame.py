@@ -11,14 +11,20 @@ import pyarrow as pa
 from pyspark.sql import functions
 
 from trunq.arrow.catalog import identifier
+from trunq.arrow.delta import open_table
 from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.check import DeltaLookup, FileLookup, Lookup, TableLookup
+from trunq.pipeline.definition.part import is_expanded
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource, TableSource
+from trunq.pipeline.definition.storage import is_remote
+from trunq.pipeline.sink.stored import explaining
+from trunq.pipeline.storage import split
+from trunq.pipeline.storage.option import of_deltalake
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.schema import spark_schema
 from trunq.pipeline.work.share import Read, Reading, unsliced
@@ -67,6 +73,8 @@ def _lookup(
     if isinstance(lookup, DeltaLookup):
         from trunq.spark import read_delta  # noqa: PLC0415
 
+        if is_remote(lookup.path):
+            return _delta_at_storage(session, pipeline, lookup)
         return read_delta(session, os.path.abspath(lookup.path))
     model = _source(lookup)
     of_lookup = pipeline.model_copy(update={"source": model, "columns": None})
@@ -89,7 +97,23 @@ def _source(lookup: FileLookup | TableLookup) -> FileSource | TableSource:
     if isinstance(lookup, TableLookup):
         return TableSource.model_construct(table=lookup.table, changes="all", dsn=lookup.dsn)
     given = lookup.model_dump()
-    return FileSource.model_validate({**given, "settled": 0})
+    token = is_expanded.set(True)
+    try:
+        return FileSource.model_validate({**given, "settled": 0})
+    finally:
+        is_expanded.reset(token)
+
+
+def _delta_at_storage(session: SparkSession, pipeline: Pipeline, lookup: DeltaLookup) -> DataFrame:
+    """Read here: Spark has no files of storages without further jars."""
+    options = {} if lookup.storage is None else lookup.storage.given
+    uri, given = of_deltalake(lookup.path, options)
+    with explaining(pipeline.name, split(lookup.path)[0]):
+        if (table := open_table(uri, given)) is None:
+            raise InvalidPipeline(f"there is no Delta table at {lookup.path}")
+        rows = table.to_pyarrow_table()
+    frame = session.createDataFrame(rows)
+    return functions.broadcast(frame) if rows.nbytes <= _SMALL else frame
 
 
 def _bytes(dsn: str, table: str) -> int:

@@ -93,7 +93,7 @@ class Reading:
         run = self.run
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, run) as refusal:
             refuse = self._refuse if self.lookup else refusal
-            context = Context(run.pipeline, run.number, message=run.payload, refuse=refuse)
+            context = Context(run.pipeline, run.number, message=run.message, refuse=refuse)
             rows = size = 0
             figures = Figures()
             with self._source(self.shares[number]) as source:
@@ -157,7 +157,7 @@ def _decoded(column: pa.Array, kind: pa.DataType, is_cast: bool) -> pa.Array:
 
 def unsliced(run: Run) -> Run:
     """A run as tasks need it: the slice, which may name many files, stays here."""
-    return replace(run, slice={}, progress={}, figures=Figures())
+    return replace(run, payload=run.message, slice={}, progress={}, figures=Figures())
 
 
 class _Once(Source):

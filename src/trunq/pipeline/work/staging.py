@@ -77,7 +77,9 @@ class Staging:
             steps = self._steps(control, slice, given)
             schema = given if steps is None else steps.schema
             shares = source.shares(slice, self.spark.sparkContext.defaultParallelism)
-            reading = Reading(self._rooted(), self.dsn, unsliced(self.run), shares, schema, steps=steps)
+            reading = Reading(
+                rooted(self.pipeline), self.dsn, unsliced(self.run), shares, schema, steps=steps
+            )
             firsts = self.spark.sparkContext.accumulator({}, _Firsts())
 
             def seen(number: int, read: Read) -> None:
@@ -99,7 +101,7 @@ class Staging:
         figures = self.run.figures
         with timed(figures.wrote):
             figures.columns = self.sink.begin(self.run, schema)
-        stager = Stager(self._rooted(), self.dsn, unsliced(self.run), schema)
+        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema)
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from stager(batches)
@@ -183,10 +185,11 @@ class Staging:
             self.run.progress["bytes"] += batch.nbytes
             yield batch
 
-    def _rooted(self) -> Pipeline:
-        """The pipeline as tasks know it, which may run in another directory."""
-        path = getattr(self.pipeline.sink, "path", None)
-        if path is None or "://" in path:
-            return self.pipeline
-        sink = self.pipeline.sink.model_copy(update={"path": os.path.abspath(path)})
-        return self.pipeline.model_copy(update={"sink": sink})
+
+def rooted(pipeline: Pipeline) -> Pipeline:
+    """A pipeline as tasks know it, which may run in another directory."""
+    path = getattr(pipeline.sink, "path", None)
+    if path is None or "://" in path:
+        return pipeline
+    sink = pipeline.sink.model_copy(update={"path": os.path.abspath(path)})
+    return pipeline.model_copy(update={"sink": sink})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import AsyncConnection
@@ -123,6 +123,14 @@ class Run:
         )
         self._grace = Grace(options.grace)
         self._parts = Parts()
+        self._is_open = False
+
+    @property
+    def state(self) -> Literal["starting", "serving", "stopping"]:
+        """How far it is: only one that serves leases messages."""
+        if self._fetcher.is_stopped:
+            return "stopping"
+        return "serving" if self._is_open else "starting"
 
     def stop(self) -> None:
         """Lease no more, give back what has not started, finish what runs, as far as the grace lasts."""
@@ -155,6 +163,7 @@ class Run:
         """Work until stopped, or until nothing is left when asked to."""
         try:
             await self._open()
+            self._is_open = True
             self._say_start()
             sending = self._start_parts()
             slots = [self._parts.start(slot.run()) for slot in self._slots]

@@ -88,7 +88,7 @@ comment on function trunq._cut_range is
 
 create or replace function trunq._publish_range(p_pipeline text, p_range jsonb, p_is_share boolean) returns bigint
 language sql set search_path = pg_catalog, pg_temp as $$
-  select trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}',
+  select trunq.publish('pipelines', p_range, p_pipeline, nullif(split_part(p_pipeline, '/', 2), ''), p_headers => '{"backfill": true}',
     p_priority => (p_is_share and exists (select from trunq.queue q where q.name = 'pipelines' and q.lanes like 'priority%'))::integer::smallint)
 $$;
 comment on function trunq._publish_range is 'Asks for a run of a range; that of a share comes behind the usual runs, where the queue has priorities.';

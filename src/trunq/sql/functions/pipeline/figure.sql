@@ -53,20 +53,22 @@ returns table (
   bytes_in bigint, bytes_out bigint, source_ms bigint, work_ms bigint, sink_ms bigint, newest_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline;
 begin
   if p_pipeline is not null then
-    perform trunq._find_pipeline(p_pipeline);
+    v_pipeline := trunq._find_pipeline(p_pipeline);
   end if;
   perform trunq._check_limit(p_limit);
   return query
     select p.name, r.number, r.backfill, r.message_id, r.chain, r.started_by, r.begun_at, r.ended_at, r.outcome, r.attempts, r.rows_in, r.rows_out, r.rows_bad,
       r.error, r.is_cancelled, r.progress, r.payload, r.slice, r.bytes_in, r.bytes_out, r.source_ms, r.work_ms, r.sink_ms, r.newest_at
     from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
-    where (p_pipeline is null or p.name = p_pipeline) and (p_chain is null or r.chain = p_chain)
+    where (p_pipeline is null or p.name = p_pipeline or v_pipeline.pipeline_id = p.parent_id) and (p_chain is null or r.chain = p_chain)
     order by r.run_id desc limit p_limit;
 end $$;
 comment on function trunq.list_runs is
-  'Runs, newest first, p_limit of them at most (100): of a pipeline, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow''s memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing, of Spark''s tasks all together; newest_at: the newest value of the column that says how fresh the sink is. Those are of the attempt that the sink has taken, and null where it took none.
+  'Runs, newest first, p_limit of them at most (100): of a pipeline and its instances, or of one of these, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow''s memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing, of Spark''s tasks all together; newest_at: the newest value of the column that says how fresh the sink is. Those are of the attempt that the sink has taken, and null where it took none.
 Raises: TQ005, TQ030.';
 
 create or replace function trunq.list_schema_changes(p_pipeline text, p_limit integer default 100)

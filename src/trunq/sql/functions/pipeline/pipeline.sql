@@ -5,7 +5,8 @@
 -- A definition is kept as it was written: ${NAME} stands for what a runner has in its environment, so no password lies here.
 --
 -- Locks: pipelines are made and dropped one at a time, or two that name each other as followers would make a circle. The row of a pipeline
--- is held by whoever begins or ends a run of it, for that one statement.
+-- is held by whoever begins or ends a run of it, for that one statement. Whoever makes a pipeline anew, or drops it, holds its row and then
+-- those of its instances; its row not for update until it has all of these: who changes an instance twice in a transaction locks its parent's key.
 
 create or replace function trunq.create_pipeline(p_pipeline text, p_definition jsonb, p_due_times timestamptz[] default null) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -13,32 +14,39 @@ declare
   v_old trunq.pipeline;
   v_new trunq.pipeline;
   v_followers text[];
+  v_open text;
 begin
   perform trunq._check_name('pipeline', p_pipeline);
   v_followers := trunq._check_definition(p_pipeline, p_definition);
   if not exists (select from trunq.queue q where q.name = 'pipelines') then
-    perform trunq.create_queue('pipelines');
+    perform trunq.create_queue('pipelines', p_lanes => case when p_definition ? 'per' then 'priority,key' end);
   end if;
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   perform trunq._check_followers(p_pipeline, v_followers);
+  perform trunq._check_pipeline_limits(p_pipeline, p_definition);
   perform trunq._check_trigger(p_pipeline, p_definition);
   perform trunq._check_sink_alone(p_pipeline, p_definition->'sink');
-  select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for update;
-  if not found then
+  select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for no key update;
+  -- No run of an instance begins meanwhile, either.
+  perform from trunq.pipeline p where p.parent_id = v_old.pipeline_id for no key update;
+  perform trunq._check_per(p_pipeline, p_definition, v_followers, v_old.definition);
+  if v_old.pipeline_id is null then
     insert into trunq.pipeline (name, definition, followers) values (p_pipeline, p_definition, v_followers) returning * into v_new;
     perform trunq._set_trigger(v_new, null, p_due_times);
     return true;
   end if;
   if p_definition->'source' is distinct from v_old.definition->'source' or p_definition->'sink' is distinct from v_old.definition->'sink' then
+    select p.name into v_open from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
+    where v_old.pipeline_id in (p.pipeline_id, p.parent_id) and r.ended_at is null order by 1 limit 1;
     if p_definition->'source'->>'format' is distinct from v_old.definition->'source'->>'format' then
       perform trunq._fail('TQ031', format('pipeline "%s" reads from a %s: where it is would mean nothing to a %s',
         p_pipeline, v_old.definition->'source'->>'format', p_definition->'source'->>'format'), 'make a pipeline of another name, or drop this one first');
     end if;
     if trunq._slice_part(p_definition->'source') <> trunq._slice_part(v_old.definition->'source')
-      and exists (select from trunq.pipeline_run r where r.pipeline_id = v_old.pipeline_id and r.ended_at is null)
+      and v_open is not null
     then
-      perform trunq._fail('TQ031', format('pipeline "%s" has an open run, whose slice is of the source that it has now', p_pipeline),
-        format('let it end, or give it up: trunq pipeline cancel %s (select trunq.cancel_pipeline(''%s''))', p_pipeline, p_pipeline));
+      perform trunq._fail('TQ031', format('pipeline "%s" has an open run, whose slice is of the source that it has now', v_open),
+        format('let it end, or give it up: trunq pipeline cancel %s (select trunq.cancel_pipeline(''%s''))', v_open, v_open));
     end if;
   end if;
   perform trunq._leave_takers(p_pipeline, p_definition->'source');
@@ -47,9 +55,10 @@ begin
     marked = case when p_definition->'sink' = v_old.definition->'sink' then p.marked else 0 end,
     newest_at = case when trunq._sink_target(p_definition) = trunq._sink_target(v_old.definition)
       and trunq._freshness_column(p_definition) = trunq._freshness_column(v_old.definition) then p.newest_at end
-  where p.pipeline_id = v_old.pipeline_id returning * into v_new;
+  where v_old.pipeline_id in (p.pipeline_id, p.parent_id);
+  select p.* into v_new from trunq.pipeline p where p.pipeline_id = v_old.pipeline_id;
   if trunq._sink_target(p_definition) <> trunq._sink_target(v_old.definition) then
-    delete from trunq.pipeline_column k where k.pipeline_id = v_old.pipeline_id;
+    delete from trunq.pipeline_column k using trunq.pipeline p where k.pipeline_id = p.pipeline_id and v_old.pipeline_id in (p.pipeline_id, p.parent_id);
   end if;
   perform trunq._set_trigger(v_new, v_old.definition->'trigger', p_due_times);
   return false;
@@ -78,12 +87,14 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   v_pipeline := trunq._find_pipeline(p_pipeline);
-  select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) order by p.name limit 1;
+  select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) and p.parent_id is null order by p.name limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipeline "%s" runs "%s" after itself', v_before, p_pipeline), format('take it out of then of "%s" first', v_before));
   end if;
   perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
   perform trunq._leave_takers(p_pipeline, null);
+  perform from trunq.pipeline p where p.name = p_pipeline for no key update;
+  perform from trunq.pipeline p where p.parent_id = v_pipeline.pipeline_id for update;
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
 end $$;
@@ -104,9 +115,9 @@ begin
     perform trunq._find_pipeline(p_pipeline);
   end if;
   return query
-    select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(p.paused_until > trunq.clock(), false),
-      case when p.paused_until > trunq.clock() then nullif(p.paused_until, 'infinity') end, p.done, o.number, o.begun_at, l.outcome, l.ended_at,
-      coalesce(o.error, l.error), (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
+    select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(u.until > trunq.clock(), false),
+      case when u.until > trunq.clock() then nullif(u.until, 'infinity') end, p.done + i.done, o.number, o.begun_at, l.outcome, l.ended_at,
+      coalesce(o.error, l.error, i.error), i.quarantined + (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
       p.definition->'trigger', s.next_due, f.fresh_at, case when f.fresh_at is not null then greatest(trunq.clock() - f.fresh_at, interval '0') end,
       case when p.newest_at is not null then trunq._freshness_column(p.definition) end
     from trunq.pipeline p
@@ -121,11 +132,13 @@ begin
       order by r.number desc limit 1
     ) d on true
     cross join lateral (select coalesce(p.newest_at, greatest(p.looked_at, d.begun_at)) as fresh_at) f
-    where p_pipeline is null or p.name = p_pipeline
+    cross join lateral trunq._sum_instances(p) i
+    cross join lateral (select greatest(p.paused_until, (select a.paused_until from trunq.pipeline a where a.pipeline_id = p.parent_id)) as until) u
+    where p_pipeline is null and p.parent_id is null or p.name = p_pipeline
     order by p.name;
 end $$;
 comment on function trunq.list_pipelines is
-  'Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by null, when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago that is.
+  'Pipelines by name, or the one of a name, which may be an instance (list_instances); of a pipeline with per, runs, quarantined and error are of all its instances. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by null, when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago that is.
 Raises: TQ030.';
 
 create or replace function trunq.pause_pipeline(p_pipeline text, p_until timestamptz default 'infinity') returns void
@@ -157,16 +170,29 @@ Returns: false when it was not paused.
 Raises: TQ030.
 Locks: the pipeline.';
 
-create or replace function trunq.run_pipeline(p_pipeline text, p_payload jsonb default null) returns bigint
+create or replace function trunq.run_pipeline(p_pipeline text, p_payload jsonb default null, p_priority smallint default 0) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
+  v_key text := trunq._read_per(v_pipeline.definition, p_payload);
 begin
-  perform trunq._find_pipeline(p_pipeline);
-  return trunq.publish('pipelines', p_payload, p_pipeline);
+  if v_pipeline.parent_id is not null then
+    if v_key is distinct from split_part(p_pipeline, '/', 2) and p_payload is not null then
+      perform trunq._fail('TQ031', format('the message is not of instance "%s": its %s is another', p_pipeline, v_pipeline.definition->>'per'),
+        format('give it to pipeline "%s", or leave it out', split_part(p_pipeline, '/', 1)));
+    end if;
+    v_key := split_part(p_pipeline, '/', 2);
+  elsif v_key is null and v_pipeline.definition ? 'per' then
+    perform trunq._fail('TQ031', format('pipeline "%s" has a run for each %s, and the message has none that can be one: %s', p_pipeline, v_pipeline.definition->>'per',
+      left(coalesce(p_payload::text, 'null'), 100)), format('trunq pipeline run %s --message ''%s''', p_pipeline,
+      trunq._nest(string_to_array(substr(v_pipeline.definition->>'per', 9), '.'), '"acme"')));
+  end if;
+  return trunq.publish('pipelines', p_payload, p_pipeline, v_key, p_priority => p_priority);
 end $$;
 comment on function trunq.run_pipeline is
-  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run.
+  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run. With per, the message names the instance, whose value is its key; the name of an instance asks for a run of that one with the message that it had last. p_priority: in a queue "pipelines" with lanes by priority, the smallest first.
 Returns: the id of the message.
-Raises: TQ001, TQ030, TQ006.';
+Raises: TQ001, TQ005, TQ030, TQ006; TQ031 for a message without what per names.';
 
 create or replace function trunq.backfill_pipeline(p_pipeline text, p_range jsonb, p_every text default null, p_at_once integer default 1) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -194,6 +220,7 @@ declare
   v_sink jsonb := v_definition->'sink';
   v_mode text := coalesce(v_sink->>'mode', 'append');
 begin
+  perform trunq._require_own_runs(p_pipeline);
   if jsonb_typeof(p_range) is distinct from 'object' or p_range = '{}' then
     perform trunq._fail('TQ031', format('pipeline "%s": a range to fill is a JSON object, not %s', p_pipeline.name, left(coalesce(p_range::text, 'null'), 100)),
       'of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}');
@@ -222,7 +249,7 @@ comment on function trunq._check_backfill is 'Refuses (TQ031) a range, or a pipe
 create or replace function trunq.set_pipeline_state(p_pipeline text, p_state jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
 begin
   if jsonb_typeof(p_state) is distinct from 'object' then
     perform trunq._fail('TQ031', format('the state of pipeline "%s" is a JSON object, not %s', p_pipeline, left(coalesce(p_state::text, 'null'), 100)), '{} begins at the beginning');
@@ -328,7 +355,7 @@ declare
 begin
   -- Known is what is written alike: two addresses may be of one database.
   select p.name, p.definition->'sink'->>'mode' = 'replace' as replaces into v_other from trunq.pipeline p
-  where p.name <> p_pipeline and trunq._sink_place(p.definition->'sink') = trunq._sink_place(p_sink)
+  where p.name <> p_pipeline and p.parent_id is null and trunq._sink_place(p.definition->'sink') = trunq._sink_place(p_sink)
     and 'replace' in (p_sink->>'mode', p.definition->'sink'->>'mode') limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipelines "%s" and "%s" write into %s, and %s stands for all of it: what the other wrote would be gone',

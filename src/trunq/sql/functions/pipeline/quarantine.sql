@@ -53,7 +53,7 @@ begin
   return query
     select q.quarantine_id, r.number, q.reasons, q.content, q.created_at
     from trunq.quarantine q left join trunq.pipeline_run r on r.run_id = q.run_id
-    where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) and (p_before is null or q.quarantine_id < p_before)
+    where q.pipeline_id = any(trunq._find_series(v_pipeline)) and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) and (p_before is null or q.quarantine_id < p_before)
     order by q.quarantine_id desc limit p_limit;
 end $$;
 comment on function trunq.list_quarantine is
@@ -69,7 +69,7 @@ begin
     select c.reason, c.quarantined, e.created_at, e.content
     from (
       select w.reason, count(*) as quarantined, max(q.quarantine_id) as newest from trunq.quarantine q, unnest(q.reasons) w(reason)
-      where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null group by 1
+      where q.pipeline_id = any(trunq._find_series(v_pipeline)) and q.run_id is not null group by 1
     ) c join trunq.quarantine e on e.quarantine_id = c.newest
     order by 2 desc, 1;
 end $$;
@@ -80,13 +80,13 @@ Raises: TQ030.';
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  perform trunq._find_pipeline(p_pipeline);
-  return trunq.publish('pipelines', jsonb_build_object('reason', p_reason), p_pipeline, p_headers => '{"resend": true}');
+  perform trunq._require_own_runs(trunq._find_pipeline(p_pipeline));
+  return trunq.publish('pipelines', jsonb_build_object('reason', p_reason), p_pipeline, nullif(split_part(p_pipeline, '/', 2), ''), p_headers => '{"resend": true}');
 end $$;
 comment on function trunq.resend_quarantine is
   'Asks for a run that sends rows of the quarantine through the pipeline once more, of one reason or all, the oldest 10,000 at most. Those that pass leave the quarantine in the step in which that run ends; those that break a rule again come back with the new reasons.
 Returns: the id of the message.
-Raises: TQ001, TQ030.';
+Raises: TQ001, TQ030; TQ031 for a pipeline with per, whose instances have the rows.';
 
 create or replace function trunq.purge_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -94,7 +94,7 @@ declare
   v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
   v_count bigint;
 begin
-  delete from trunq.quarantine q where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons));
+  delete from trunq.quarantine q where q.pipeline_id = any(trunq._find_series(v_pipeline)) and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons));
   get diagnostics v_count = row_count;
   return v_count;
 end $$;

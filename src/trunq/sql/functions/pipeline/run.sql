@@ -24,7 +24,8 @@
 -- run's, the run is its run too. So what piles up while one runs becomes one.
 
 create or replace function trunq._open_run(
-  p_pipeline text, p_message_id bigint, p_payload jsonb default null, p_backfill boolean default false, p_hold_for interval default '30 seconds'
+  p_pipeline text, p_message_id bigint, p_payload jsonb default null, p_backfill boolean default false, p_hold_for interval default '30 seconds',
+  p_message jsonb default null
 ) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -33,9 +34,13 @@ declare
   v_run trunq.pipeline_run;
   v_first record;
   v_now timestamptz;
+  v_put_off jsonb;
 begin
   perform trunq._require_read_committed('_open_run');
-  v_pipeline := trunq._hold_pipeline(p_pipeline);
+  v_pipeline := trunq._hold_asked(p_pipeline, p_payload, p_message);
+  if v_pipeline.pipeline_id is null then
+    return jsonb_build_object('action', 'begin', 'definition', (trunq._find_pipeline(p_pipeline)).definition);
+  end if;
   v_now := trunq.clock();
   select r.* into v_run from trunq.pipeline_run r where r.message_id = p_message_id and r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null;
   if found then
@@ -53,14 +58,11 @@ begin
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = v_backfill and r.ended_at is null;
   if found then
     -- The same message again: whoever had it lost its lease.
-    if v_run.held_until > v_now and v_run.holder is distinct from p_message_id then
+    if v_run.held_until > v_now and v_run.holder is distinct from p_message_id or trunq._is_full(v_pipeline, p_message_id) then
       return jsonb_build_object('action', 'wait', 'seconds', least(30, greatest(1, extract(epoch from v_now - v_run.begun_at) / 10)));
     end if;
     update trunq.pipeline_run r set holder = p_message_id, held_until = v_now + p_hold_for where r.run_id = v_run.run_id returning r.* into v_run;
     return trunq._take_run(v_pipeline, v_run);
-  end if;
-  if v_pipeline.paused_until > v_now then
-    return jsonb_build_object('action', 'wait', 'seconds', least(10, greatest(0.1, extract(epoch from v_pipeline.paused_until - v_now))));
   end if;
   if not p_backfill then
     select l.txid, l.created_at into v_first from trunq_log.pipelines l where l.id = p_message_id order by l.txid limit 1;
@@ -71,12 +73,18 @@ begin
       return jsonb_build_object('action', 'answer', 'run', trunq._tell_run(v_run));
     end if;
   end if;
+  v_put_off := trunq._put_off_run(v_pipeline);
+  if v_put_off is not null then
+    return v_put_off;
+  elsif trunq._is_full(v_pipeline, p_message_id) then
+    return jsonb_build_object('action', 'wait', 'seconds', 2);
+  end if;
   -- Of the source, all that was committed before this is seen by whoever plans after it.
   return jsonb_build_object('action', 'plan', 'snapshot', trunq.snapshot()::text, 'state', v_pipeline.state, 'done', v_pipeline.done,
     'plan_hash', trunq._hash_plan(v_pipeline)) || trunq._tell_pipeline(v_pipeline);
 end $$;
 comment on function trunq._open_run is
-  'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open, or is to be settled), wait (somebody is at it, or the pipeline is paused) or plan a slice. infinity as a pause is 10 seconds here.';
+  'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open, or is to be settled), wait (somebody is at it, or the pipeline is paused, or has used its limits), plan a slice, or begin the instance, once the message is checked, by a call with what it says as p_message. infinity as a pause is 10 seconds here.';
 
 create or replace function trunq._take_run(p_pipeline trunq.pipeline, p_run trunq.pipeline_run) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -86,7 +94,7 @@ comment on function trunq._take_run is 'Has somebody take up a run.';
 
 create or replace function trunq._tell_pipeline(p_pipeline trunq.pipeline) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select jsonb_build_object('identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked)
+  select jsonb_build_object('pipeline', p_pipeline.name, 'message', p_pipeline.message, 'identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked)
 $$;
 comment on function trunq._tell_pipeline is 'What whoever works on a run is to know of its pipeline.';
 
@@ -101,16 +109,23 @@ declare
 begin
   if not p_backfill and (v_pipeline.done <> p_done or trunq._hash_plan(v_pipeline) <> p_plan_hash) then
     return null;
+  elsif trunq._is_full(v_pipeline, p_message_id) then
+    -- A backfill and a run were planned at the same time.
+    return null;
   end if;
   insert into trunq.pipeline_run (pipeline_id, backfill, number, message_id, payload, chain, started_by, slice, snapshot, begun_at, holder, held_until)
   values (v_pipeline.pipeline_id, case when p_backfill then p_message_id else 0 end, case when p_backfill then 1 else p_done + 1 end, p_message_id, p_payload,
     coalesce(p_chain, gen_random_uuid()), p_started_by, p_slice, p_snapshot::pg_snapshot, trunq.clock(), p_message_id, trunq.clock() + p_hold_for)
   on conflict do nothing
   returning * into v_run;
-  return case when found then trunq._tell_run(v_run) end;
+  if v_run.backfill = 0 and v_pipeline.parent_id is not null then
+    update trunq.pipeline p set message = p_slice->'message', put_off_until = null, put_off_for = null
+    where p.pipeline_id = v_pipeline.pipeline_id and (p.message is distinct from p_slice->'message' or p.put_off_until is not null);
+  end if;
+  return case when v_run.run_id is not null then trunq._tell_run(v_run) end;
 end $$;
 comment on function trunq._begin_run is
-  'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set.';
+  'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set, or no more may run at once.';
 
 create or replace function trunq._note_nothing(p_pipeline text, p_done bigint, p_state jsonb, p_plan_hash bigint) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -256,6 +271,9 @@ begin
       perform trunq._note_columns(v_run, v_attempt.columns);
     end if;
     perform trunq._settle_run(v_pipeline, v_run);
+    if v_pipeline.definition ? 'limits' then
+      perform trunq._count_day(v_pipeline, v_attempt);
+    end if;
   end if;
   perform trunq._end_share(v_run, v_run.outcome, v_run.rows_out);
   delete from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null
@@ -283,8 +301,11 @@ begin
     perform trunq._note_files(p_run);
   end if;
   if p_run.backfill = 0 then
-    perform trunq.publish('pipelines', null, f, p_headers => jsonb_build_object('chain', p_run.chain, 'by', p_pipeline.name))
-    from unnest(p_pipeline.followers) f;
+    perform trunq.publish('pipelines', m.payload, f.name, trunq._read_per(f.definition, m.payload),
+      p_headers => jsonb_build_object('chain', p_run.chain, 'by', p_pipeline.name))
+    from trunq.pipeline f, lateral (
+      select case when f.definition ? 'per' then coalesce(case when not p_run.slice ? 'quarantine' then p_run.payload end, p_run.slice->'message') end as payload) m
+    where f.name = any(p_pipeline.followers);
   end if;
 end $$;
 comment on function trunq._settle_run is 'What follows from a run that its sink has taken.';
@@ -326,7 +347,7 @@ comment on function trunq._tell_run is 'A run as an object, for who works on it.
 create or replace function trunq.cancel_pipeline(p_pipeline text, p_backfill bigint default 0) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
   if p_backfill <> 0 and trunq._cancel_shares(v_pipeline, p_backfill) then
@@ -354,7 +375,7 @@ Locks: the pipeline, the run.';
 create or replace function trunq.skip_pipeline(p_pipeline text) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null for no key update;
@@ -393,7 +414,7 @@ comment on function trunq._give_up_run is 'Ends a run here; its sink is asked by
 create or replace function trunq.accept_pipeline(p_pipeline text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
   select r.* into v_run from trunq.pipeline_run r

@@ -28,13 +28,20 @@ begin
   end if;
   select k into v_wrong from jsonb_object_keys(v_trigger) k
   where k <> all(c_words) and v_trigger->>'on' is distinct from 'webhook'
-    and not (k = 'time_zone' and v_trigger ? 'cron' or k = 'queue' and v_trigger ? 'on') limit 1;
+    and not (k = 'time_zone' and v_trigger ? 'cron' or k = 'queue' and v_trigger ? 'on' or k in ('for', 'priority') and v_trigger ?| '{every,cron}') limit 1;
   if found then
-    perform trunq._fail('TQ031', format('%s: its trigger has no "%s"', v_what, left(v_wrong, 100)), 'time_zone goes with cron, queue with on = "message"');
+    perform trunq._fail('TQ031', format('%s: its trigger has no "%s"', v_what, left(v_wrong, 100)), 'time_zone goes with cron, queue with on = "message", for and priority with every or cron');
   elsif v_trigger ? 'on' and (v_trigger->>'on' in ('message', 'webhook')) is not true then
     perform trunq._fail('TQ031', format('%s: a trigger is on message or webhook, not on "%s"', v_what, left(coalesce(v_trigger->>'on', 'null'), 100)));
   elsif v_trigger->>'on' = 'message' then
     perform trunq._check_relay(p_pipeline, p_definition);
+  elsif p_definition ? 'per' and (v_trigger ? 'continuous' or v_trigger ?| '{every,cron}' and not v_trigger ? 'for') then
+    perform trunq._fail('TQ031', format('%s has a run for each %s, and its trigger says none', v_what, p_definition->>'per'),
+      'with every or cron: "for": ["a", "b"], or {"table": "customer", "column": "name"}; or "on": "message"');
+  elsif v_trigger ? 'for' and not p_definition ? 'per' then
+    perform trunq._fail('TQ031', format('%s has a trigger with for, and no per that it would be for', v_what), '"per": "message.customer"');
+  elsif v_trigger ? 'priority' and (v_trigger->>'priority' ~ '^-?[0-9]{1,4}$') is not true then
+    perform trunq._fail('TQ031', format('%s: the priority of its trigger is a whole number, not %s', v_what, left((v_trigger->'priority')::text, 100)));
   elsif v_trigger ? 'continuous' and v_trigger->'continuous' <> 'true' then
     perform trunq._fail('TQ031', format('%s: continuous is true, or not there', v_what));
   elsif v_trigger ? 'continuous' and (v_source->>'format' not in ('table', 'queue', 'csv', 'json', 'parquet') or v_source->>'changes' = 'all') then
@@ -116,7 +123,7 @@ begin
   v_new.missed := 'one';
   v_new.overlap := 'skip';
   v_new.kind := p_pipeline.name;
-  v_new.priority := 0;
+  v_new.priority := case when v_trigger ? 'for' then 0 else coalesce((v_trigger->>'priority')::smallint, 0) end;
   perform trunq._check_schedule(v_new, v_queue);
   perform trunq._check_due_times(v_new, p_due_times);
   if trunq._set_schedule(v_new, p_due_times) then
@@ -179,7 +186,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select p.pipeline_id, p.name, p.definition, p.state, p.done,
     exists (select from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is null)
   from trunq.pipeline p
-  where (p.definition->'trigger'->>'on' = 'message' or p.definition->'trigger' ? 'continuous') and (p.paused_until > trunq.clock()) is not true
+  where p.parent_id is null and (p.definition->'trigger'->>'on' = 'message' or p.definition->'trigger' ? 'continuous') and (p.paused_until > trunq.clock()) is not true
   order by p.name
 $$;
 comment on function trunq._list_triggered is 'Pipelines that a runner starts: on messages of a queue, and continuous ones. Those that are paused are left out.';
@@ -259,7 +266,7 @@ begin
   end if;
   for v_message in select * from trunq.lease(v_queue, 'trigger_' || p_pipeline, 'pipeline ' || p_pipeline, c_ahead - cardinality(v_asked)) loop
     v_ids := v_ids || v_message.id;
-    v_asked := v_asked || trunq.publish('pipelines', v_message.payload, p_pipeline, p_headers => jsonb_build_object('on', jsonb_strip_nulls(
+    v_asked := v_asked || trunq.publish('pipelines', v_message.payload, p_pipeline, trunq._read_per(v_pipeline.definition, v_message.payload), p_headers => jsonb_build_object('on', jsonb_strip_nulls(
       jsonb_build_object('queue', v_queue, 'id', v_message.id, 'kind', v_message.kind, 'key', v_message.key))));
   end loop;
   if v_ids = '{}' then

@@ -1,0 +1,49 @@
+"""What becomes of a sink's columns when those of the rows change."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import model_validator
+
+from trunq.pipeline.definition.part import Part
+
+Types = Literal["refuse", "widen"]
+
+_TEXTS: Final[dict[str, dict[str, str]]] = {
+    "add": {},
+    "refuse": {"columns": "refuse"},
+    "ignore": {"columns": "ignore"},
+    "widen": {"types": "widen"},
+}
+
+
+class Evolve(Part):
+    """A new column is added to the sink, refused, or ignored (`columns`). A column that comes with another
+    type is refused, or its type in the sink becomes one that holds both (`types`); `column` says so for
+    single ones.
+
+    As text: `add`, `refuse` and `ignore` are about new columns, `widen` adds them and widens types.
+    """
+
+    columns: Literal["add", "refuse", "ignore"] = "add"
+    types: Types = "refuse"
+    column: dict[str, Types] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        if given not in _TEXTS:
+            raise ValueError(f"{given!r:.60} is none of {', '.join(_TEXTS)}")
+        return _TEXTS[given]
+
+    @property
+    def widens(self) -> bool:
+        """Whether the type of any column may change."""
+        return "widen" in (self.types, *self.column.values())
+
+    def of_type(self, column: str) -> Types:
+        """What becomes of a column that comes with another type."""
+        return self.column.get(column, self.types)

@@ -1,0 +1,77 @@
+"""An instance: a pipeline for one value of its `per`. What a run of it is expanded with."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from psycopg import sql
+
+from trunq.arrow.catalog import identifier
+from trunq.connection._sync.opening import open_lent
+from trunq.connection.address import complete
+from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.pipeline.control import Asked
+from trunq.pipeline.credentials import credentials_of
+from trunq.pipeline.definition.message import INSTANCE
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.errors import MessageRefused
+
+_MOST: Final = 100_000
+"""Values of a trigger's table."""
+
+
+def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pipeline:
+    """A pipeline with the values of a run that was opened.
+
+    Those of a run that is taken up were fixed with its slice. A backfill, and whoever asks for an instance by
+    its name, say none: those of its newest message count. Raises MessageRefused, InvalidPipeline.
+    """
+    if not written.message:
+        return written.expanded()
+    if opened["action"] == "take":
+        said = opened["run"]["slice"].get("message")
+    elif asked.payload is None or asked.is_backfill or asked.is_resend:
+        said = opened["message"]
+    else:
+        said = asked.payload
+    message = written.of_message(said)
+    name = opened["pipeline"]
+    if written.per is not None and written.value_of(message) != name.partition("/")[2]:
+        # Its rows would be those of one, and its state and mark those of another.
+        raise MessageRefused(
+            f"pipeline {name}: {written.per} of the message is {written.value_of(message)!r:.60}, which is"
+            " another instance"
+        )
+    if written.credentials is None:
+        return written.expanded(name=name, message=message)
+    credentials = credentials_of(name, written.credentials, written.value_of(message))
+    return written.expanded(name=name, message=message, credentials=credentials)
+
+
+def values_of_trigger(written: Pipeline, asked: Asked, dsn: str) -> list[str] | None:
+    """Whose runs a message of a trigger with `for` asks for; None: it is none of these."""
+    trigger = written.trigger
+    if trigger is None or trigger.for_ is None or asked.payload is not None:
+        return None
+    if isinstance(trigger.for_, list):
+        return sorted({str(value) for value in trigger.for_})
+    table = trigger.for_
+    try:
+        query = sql.SQL("select distinct {0}::text from {1} where {0} is not null limit {2}").format(
+            sql.Identifier(table.column), identifier(table.table), sql.Literal(_MOST + 1)
+        )
+    except InvalidArgument as error:
+        raise InvalidPipeline(f"pipeline {written.name}: trigger.for: {error.message}", error.hint) from None
+    with open_lent(complete(table.dsn or dsn, f"trunq pipeline {written.name}")) as connection:
+        found = sorted(row[0] for row in connection.execute(query).fetchall())
+    if len(found) > _MOST:
+        raise InvalidPipeline(
+            f"pipeline {written.name}: trigger.for: {table.table} has more than {_MOST} values"
+        )
+    field = written.message[(written.per or "").partition(".")[2]]
+    good = [value for value in found if _is_good(field.type, value) and INSTANCE.fullmatch(value)]
+    return [value for value in good if not field.mistake(int(value) if field.type == "integer" else value)]
+
+
+def _is_good(type: str, value: str) -> bool:
+    return type != "integer" or value.removeprefix("-").isdecimal()

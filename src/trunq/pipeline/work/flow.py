@@ -1,0 +1,201 @@
+"""The rows of an attempt on their way from source to sink, in one process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from trunq.arrow.batch import batches_of, like
+from trunq.pipeline import source as sources
+from trunq.pipeline.control import Control, Run
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.errors import TooManyBad
+from trunq.pipeline.figures import Newest, timed, timed_each
+from trunq.pipeline.sink import Sink, Staged
+from trunq.pipeline.source import Context, Source, State
+from trunq.pipeline.source.function import find_function, wants_context
+
+if TYPE_CHECKING:
+    from trunq.pipeline.engine import Engine
+
+
+class Flow:
+    """The rows of one attempt on their way. In a task of Spark: those of its share, all under one part.
+
+    `schema`: the columns to which the sink was made ready beforehand; None: the first rows tell them.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        run: Run,
+        control: Control,
+        check: Callable[[], None],
+        dsn: str,
+        *,
+        part: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        self._part, self.schema, self._is_begun = part, schema, schema is not None
+        self._pipeline, self._run, self._control, self._check = pipeline, run, control, check
+        self._dsn = dsn
+        self.bad = 0
+        self.failed: dict[str, str] | None = None
+        run.progress = {"rows_in": 0, "rows_out": 0, "rows_bad": 0, "bytes": 0}
+        self.context = Context(
+            run.pipeline, run.number, message=run.message, refuse=self._refuse, check=check
+        )
+
+    def rows(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        """What is to be written."""
+        name = self._pipeline.function
+        if name is None:
+            yield from self._given(source)
+            return
+        function = find_function(self._pipeline.name, name)
+        what = f"pipeline {self._pipeline.name}: function {name}"
+        yield from batches_of(self._transformed(function, source), what)
+
+    def stage_in(self, engine: Engine, source: Source | None, sink: Sink) -> Staged:
+        """Read, transform, check and stage the rows in Spark."""
+        run = self._run
+        staged = engine.stage(self._pipeline, run, source, sink, self.context, self._check, self._dsn)
+        self.bad += staged.bad
+        run.progress["rows_bad"] = self.bad
+        self._require_good(staged.rows)
+        return staged
+
+    def stage(self, sink: Sink, rows: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage them in one part."""
+        figures = self._run.figures
+        with timed(figures.staged):
+            return self._staged(sink, timed_each(rows, figures.pulled))
+
+    def _staged(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
+        first = next(batches, None)
+        if first is None:
+            self._require_good(0)
+            return Staged([], 0)
+        if self.schema is None:
+            self.schema = first.schema
+        schema = self.schema
+        newest = Newest(self._pipeline, schema)
+        part = self._part or str(uuid.uuid4())
+
+        def all_alike() -> Iterator[pa.RecordBatch]:
+            batch: pa.RecordBatch | None = first
+            while batch is not None:
+                self._check()
+                fitting = like(batch, schema)
+                yield pa.RecordBatch.from_arrays(fitting.columns, schema=schema)
+                batch = next(batches, None)
+
+        if self._pipeline.checks:
+            return self._stage_checked(sink, part, schema, all_alike(), newest)
+        self._begin(sink, schema)
+        rows = sink.stage(self._run, part, self._out(all_alike(), newest))
+        self._require_good(rows)
+        return Staged([part], rows)
+
+    def _stage_checked(
+        self,
+        sink: Sink,
+        part: str,
+        schema: pa.Schema,
+        batches: Iterator[pa.RecordBatch],
+        newest: Newest,
+    ) -> Staged:
+        """Stage those that break no rule."""
+        from trunq.pipeline.work.local import checking  # noqa: PLC0415
+        from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
+
+        figures = self._run.figures
+        with ExitStack() as stack:
+            checks = checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check)
+            with figures.working():
+                checked = stack.enter_context(checks)
+            self._begin(sink, schema)
+            rows = sink.stage(self._run, part, self._out(figures.worked_each(checked.good), newest))
+        self.failed = checked.sorter.failed
+        if self.failed is not None and self._part is None:
+            raise check_failed(self._run.pipeline, self.failed)
+        if checked.sorter.broken:
+            self._run.progress["broken"] = dict(checked.sorter.broken)
+        self._require_good(rows)
+        if not rows and self._part is None:
+            sink.discard(self._run)
+        return Staged([part] if rows else [], rows)
+
+    def _out(self, batches: Iterator[pa.RecordBatch], newest: Newest) -> Iterator[pa.RecordBatch]:
+        figures = self._run.figures
+        for batch in batches:
+            self._run.progress["rows_out"] += batch.num_rows
+            figures.bytes_out += batch.nbytes
+            figures.see(newest.of(batch))
+            yield batch
+
+    def state_after(self) -> State | None:
+        """Where the next slice begins, if the sink takes this attempt; None: where it began before."""
+        if "range" in self._run.slice or "quarantine" in self._run.slice:
+            return None
+        after: State = self._run.slice.get("after", self.context.state)
+        return after
+
+    def _counted(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        batches = self._again() if source is None else source.read(self._run.slice, self.context)
+        for batch in timed_each(batches, self._run.figures.read):
+            self._run.progress["rows_in"] += batch.num_rows
+            self._run.progress["bytes"] += batch.nbytes
+            yield batch
+
+    def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        """What the source gave, after the steps of `columns`."""
+        batches = self._counted(source)
+        is_plain = self._pipeline.columns is None and not self._pipeline.checks
+        if is_plain and (source is not None or self._pipeline.function is not None):
+            return batches
+        from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
+
+        if source is None:
+            of_source = sources.make(self._pipeline, self._dsn, self._control).schema(self._run.slice)
+            return given_again(self._pipeline, of_source, batches, self._refuse)
+        return given(self._pipeline, source, self._run.slice, batches, self._refuse)
+
+    def _again(self) -> Iterator[pa.RecordBatch]:
+        from trunq.pipeline.work.again import again  # noqa: PLC0415
+
+        def lost(count: int) -> None:
+            self._run.progress["rows_in"] += count
+
+        return again(self._pipeline, self._control, self._run.slice["quarantine"], self._refuse, lost)
+
+    def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
+        batches = list(self._given(source))
+        if not batches:
+            return []
+        first = batches[0].schema
+        table = pa.Table.from_batches([like(batch, first) for batch in batches], first)
+        return function(table, self.context) if wants_context(function) else function(table)
+
+    def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
+        if rows:
+            self._control.quarantine(self._run, reasons, rows, self._part)
+            self.bad += len(rows)
+            self._run.progress["rows_bad"] = self.bad
+
+    def _begin(self, sink: Sink, schema: pa.Schema) -> None:
+        if not self._is_begun:
+            self._run.figures.columns = sink.begin(self._run, schema)
+
+    def _require_good(self, good: int) -> None:
+        # What a task has seen is not all.
+        if self._part is None and self.bad > self._pipeline.max_bad * (good + self.bad):
+            raise TooManyBad(
+                f"{self.bad} of {good + self.bad} rows of run {self._run.number} of pipeline"
+                f" {self._run.pipeline} broke a"
+                f" rule, and max_bad is {self._pipeline.max_bad}"
+            )
