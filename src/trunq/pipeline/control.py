@@ -95,6 +95,20 @@ class Control:
         asked: int = self._call("_ask_each", pipeline=pipeline, values=values)
         return asked
 
+    def begin_look(self, pipeline: str) -> dict[str, Any]:
+        """What whoever looks for the tables of a pipeline has to know."""
+        begun: dict[str, Any] = self._call("_begin_look", pipeline=pipeline)
+        return begun
+
+    def take_tables(
+        self, pipeline: str, look: int, tables: list[dict[str, Any]], *, asks: bool
+    ) -> dict[str, int] | None:
+        """Have the tables of a look be known, and ask for a run of each; None: the look is to begin anew."""
+        told: dict[str, int] | None = self._call(
+            "_take_tables", pipeline=pipeline, look=look, tables=_json(tables), asks=asks
+        )
+        return told
+
     def begin(self, asked: Asked, planned: dict[str, Any], slice: dict[str, Any]) -> dict[str, Any] | None:
         """The run over a slice that was planned; None when another began meanwhile, or state, source or sink
         were set.
@@ -258,11 +272,13 @@ _CASTS: Final = {
             "files",
             "columns",
             "message",
+            "tables",
         ),
         "::jsonb",
     ),
     **dict.fromkeys(
-        ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
+        ("message_id", "look", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"),
+        "::bigint",
     ),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad", "bytes_in", "bytes_out"), "::bigint"),
     **dict.fromkeys(("source_ms", "work_ms", "sink_ms", "commit_ms"), "::bigint"),

@@ -141,7 +141,8 @@ class PipelineInstance(NamedTuple):
 
     `failures`, `failing_since`, `error`: of its open run. `put_off_until`: until when its limits let no run
     begin, and by which of them (`put_off_for`). `rows_today`, `bytes_today`: what its sink took on this day
-    of UTC, where there is a limit of them. `instances`: how many there are.
+    of UTC, where there is a limit of them. `refused`: why its table is not read, `hint`: the way out.
+    `instances`: how many there are.
     """
 
     pipeline: str
@@ -163,4 +164,6 @@ class PipelineInstance(NamedTuple):
     fresh_at: datetime | None
     message: Any
     state: Any
+    refused: str | None
+    hint: str | None
     instances: int

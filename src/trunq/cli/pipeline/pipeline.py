@@ -145,7 +145,7 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        _require_ready(trunq, name, runs=not ask)
+        known = _require_ready(trunq, name, runs=not ask)
         id = trunq.run_pipeline(name, read_json("message", message), priority)
         failure = None
         if not ask:
@@ -166,7 +166,10 @@ def run(
         say(told + (": 1 row" if row.rows_out == 1 else ": {rows} rows") + " written, {bad} quarantined.",
             number=row.number, name=name, rows=row.rows_out or 0, bad=row.rows_bad or 0)  # fmt: skip
     elif state == "done":
-        say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
+        looked = message is None and "/" not in name and "tables" in known["definition"]["source"]
+        each = "looked for tables, and asked for a run of each. See: trunq pipeline instances {name}"
+        other = "had nothing new, or its run was another message's too."
+        say("Pipeline {name} " + (each if looked else other), name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
         raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
@@ -418,14 +421,16 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
-    """Before anything is asked for that this process then cannot do."""
+def _require_ready(trunq: Client, name: str, *, runs: bool) -> Row:
+    """The pipeline, before anything is asked for that this process then cannot do."""
     # Of an instance, the pipeline first: its pause is that of all.
     for each in dict.fromkeys((name.partition("/")[0], name)):
-        if _row(trunq, each)["paused"] and runs:
+        known = _row(trunq, each)
+        if known["paused"] and runs:
             raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
     if runs:
         require_extra()
+    return known
 
 
 def require_extra() -> None:

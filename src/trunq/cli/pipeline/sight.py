@@ -56,10 +56,10 @@ def print_pipeline(
         ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
-        ("per", _per(row)),
+        ("per", _per(row)), ("tables", _tables(row)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
-        ("state", json.dumps(row["state"])), ("error", row["error"]),
+        ("state", None if "tables" in row["state"] else json.dumps(row["state"])), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)
     for each in warnings:
@@ -86,7 +86,21 @@ def print_backfills(backfills: Sequence[Backfill]) -> None:
 def _per(row: Row) -> str | None:
     """What has a state of its own, and where that is seen."""
     per, name = row["definition"].get("per"), row["pipeline"]
+    if "tables" in row["definition"]["source"]:
+        return None
     return per and (per if "/" in name else f"{per} (trunq pipeline instances {name})")
+
+
+def _tables(row: Row) -> str | None:
+    """How many a pipeline of many tables has, or which of them an instance is."""
+    name, patterns = row["pipeline"], row["definition"]["source"].get("tables")
+    if patterns is None or "/" in name:
+        return None
+    if "tables" not in row["state"]:
+        return f"of {', '.join(patterns)}; a run looks for them (trunq pipeline run {name})"
+    refused = row["state"]["refused"]
+    more = f", {refused} more cannot be read, or are gone" if refused else ""
+    return f"{row['state']['tables']} of {', '.join(patterns)}{more} (trunq pipeline instances {name})"
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

@@ -1697,11 +1697,12 @@ class AsyncPassing(AsyncAccess):
         self, pipeline: str, limit: int | None = None, *, connection: AsyncGiven | None = None
     ) -> list[PipelineInstance]:
         """The instances of a pipeline with per (of the name of an instance that one), `limit` of them at most
-        (100), the worst first: those whose open run fails, the most often first; those that a limit puts off;
-        those with an open run, the oldest first; then by the end of the newest run. pipeline: the name of the
-        instance, which every function takes in the place of that of a pipeline; failures, failing_since,
-        error: of its open run; rows_today, bytes_today: what its sink took on this day of UTC, where its
-        definition has a limit of them; instances: how many there are.
+        (100), the worst first: those whose open run fails, the most often first; those of tables that cannot
+        be read or are gone (refused, with the way out); those that a limit puts off; those with an open run,
+        the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every
+        function takes in the place of that of a pipeline; failures, failing_since, error: of its open run;
+        rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of
+        them; instances: how many there are.
 
         Raises InvalidArgument, PipelineNotFound.
         """
@@ -2061,7 +2062,8 @@ class AsyncPassing(AsyncAccess):
 
         What it wrote stays, and so do messages that ask for runs of it.
 
-        Raises PipelineNotFound; InvalidPipeline while another runs it after itself.
+        Raises PipelineNotFound; InvalidPipeline while another runs it after itself, and for one of many
+        tables that is there.
         """
         await self._value(connection, "drop_pipeline", pipeline=pipeline)
 
@@ -2112,8 +2114,9 @@ class AsyncPassing(AsyncAccess):
 
         The functions of the pipeline find `payload` as context.message. Messages with equal payloads, or
         none, that wait while a run goes on get one run. With per, the message names the instance, whose value
-        is its key; the name of an instance asks for a run of that one with the message that it had last.
-        `priority`: in a queue "pipelines" with lanes by priority, the smallest first.
+        is its key; the name of an instance asks for a run of that one with the message that it had last. Of a
+        pipeline of many tables, no payload asks for a run of each table. `priority`: in a queue "pipelines"
+        with lanes by priority, the smallest first.
 
         Returns the id of the message. Raises QueueNotFound, InvalidArgument, PipelineNotFound,
         MessageTooLarge; InvalidPipeline for a message without what per names.
@@ -2803,9 +2806,9 @@ class AsyncPassing(AsyncAccess):
         messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
         them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
         miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
-        no file yet, or whose limit of a day is used up, backfills that failed, history that waits for its
-        taker for longer than the retention, and, of all queues, a server that may not come back after a
-        crash.
+        no file yet, or whose limit of a day is used up, backfills that failed, tables of a pipeline that it
+        cannot read or that are gone, history that waits for its taker for longer than the retention, and, of
+        all queues, a server that may not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

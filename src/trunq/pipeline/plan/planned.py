@@ -21,6 +21,7 @@ from trunq.pipeline.definition.need import missing
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.instance import expanded_for
+from trunq.pipeline.look import Found, find
 from trunq.pipeline.plan.sink import Written, foresee
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.source import Foreseen, Source
@@ -80,16 +81,25 @@ def plan_pipeline(pipeline: str, dsn: str | None = None, *, message: Any = None,
         return planned
 
 
-def _plan(client: Client, dsn: str, row: PipelineState, written: Pipeline, message: Any) -> Planned:
+def _plan(
+    client: Client, dsn: str, row: PipelineState, written: Pipeline, message: Any, found: Found | None = None
+) -> Planned:
     planned = Planned(row.pipeline)
+    if found is not None and found.refused is not None:
+        planned.refused.append({"message": f"it cannot be read: {found.refused}", "hint": found.hint})
+        return planned
     if row.paused:
         until = "somebody resumes it" if row.paused_until is None else _moment(row.paused_until)
         planned.notes.append(f"it is paused until {until}")
     with _refusing(planned, None):
-        if message is None and "/" in row.pipeline:
+        if found is not None:
+            message = found.message
+        elif message is None and "/" in row.pipeline:
             message = next((each.message for each in client.list_instances(row.pipeline)), None)
         asked = Asked(row.pipeline, 0, message)
-        pipeline = expanded_for(written, asked, {"action": "plan", "pipeline": row.pipeline})
+        pipeline = expanded_for(
+            written, asked, {"action": "plan", "pipeline": row.pipeline, "message": message}
+        )
         _Planning(client, dsn, row, pipeline, planned).plan()
     return planned
 
@@ -105,6 +115,9 @@ def _instance(client: Client, row: PipelineState, name: str) -> PipelineState:
 def _plan_each(
     client: Client, dsn: str, row: PipelineState, written: Pipeline, planned: Planned, limit: int
 ) -> None:
+    if written.has_tables:
+        _plan_tables(client, dsn, row, written, planned, limit)
+        return
     rows = client.list_instances(row.pipeline, limit)
     planned.instances = [
         _plan(client, dsn, client.list_pipelines(each.pipeline)[0], written, None) for each in rows
@@ -113,6 +126,32 @@ def _plan_each(
     planned.reads = f"it has {known} instances, and each has a next run of its own"
     if known > len(rows):
         planned.notes.append(f"{len(rows)} of them are planned here: --limit")
+
+
+def _plan_tables(
+    client: Client, dsn: str, row: PipelineState, written: Pipeline, planned: Planned, limit: int
+) -> None:
+    """What the next look would find, and the next run of each table read."""
+    found = find(written, dsn)
+    rows = {each.pipeline: each for each in client.list_instances(row.pipeline, _ALL)}
+    names = [f"{row.pipeline}/{each.value}" for each in found]
+    new = sum(name not in rows for name in names)
+    planned.reads = f"{len(found)} tables, {new} of them new, and each has a next run of its own"
+    planned.notes += [
+        f"the table of {name} is gone, or matches no more: its rows stay in the sink"
+        for name in rows
+        if name not in names
+    ]
+    planned.instances = [
+        _plan(client, dsn, _instance(client, row, name), written, None, each)
+        for name, each in list(zip(names, found, strict=True))[:limit]
+    ]
+    if len(found) > limit:
+        planned.notes.append(f"{limit} of them are planned here: --limit")
+
+
+_ALL = 100_000
+"""Instances: more than there are."""
 
 
 class _Planning:

@@ -20,11 +20,12 @@ from typing import Any, Final
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.catalog import identifier
 from trunq.arrow.reader import fetch
 from trunq.arrow.value import OF_POSTGRES, TYPE
 from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
-from trunq.errors import InvalidPipeline
+from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import TableSource as Model
@@ -80,12 +81,10 @@ class TableSource(Source):
         self._chosen = pipeline.columns
         self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
         self._clock = Clock(pipeline.name)
-        parts = self._model.table.split(".")
-        if len(parts) > 2 or not all(parts):
-            raise InvalidPipeline(
-                f'"{self._model.table}" is not the name of a table', "write table, or schema.table"
-            )
-        self._table = sql.Identifier(*parts)
+        try:
+            self._table = identifier(self._model.table)
+        except InvalidArgument as error:
+            raise InvalidPipeline(error.message, error.hint) from None
 
     def plan(self, state: State) -> Plan:
         with self._connected() as connection:

@@ -18,6 +18,7 @@ declare
 begin
   perform trunq._check_name('pipeline', p_pipeline);
   v_followers := trunq._check_definition(p_pipeline, p_definition);
+  p_definition := trunq._check_tables(p_pipeline, p_definition);
   if not exists (select from trunq.queue q where q.name = 'pipelines') then
     perform trunq.create_queue('pipelines', p_lanes => case when p_definition ? 'per' then 'priority,key' end);
   end if;
@@ -71,11 +72,11 @@ Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq._slice_part(p_source jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  -- A slice of files is a list of them, one of an API has pages that were landed, one of a function is its state.
+  -- Which of many tables it is of, the message of its run says. A slice of files is a list of them, one of an API has pages that were landed, one of a function is its state.
   select case when p_source->>'format' in ('csv', 'json', 'parquet', 'python') then jsonb_build_object('format', p_source->>'format')
     when p_source->>'format' = 'http' then p_source - '{headers,per_second,time_out,types,keep,max_pages,rows}'::text[]
     when p_source->>'format' = 'history' then p_source - '{payload,max_messages}'::text[]
-    else p_source end
+    else p_source - '{tables,except}'::text[] end
 $$;
 comment on function trunq._slice_part is 'What of a source a slice, once it is fixed, depends on.';
 
@@ -87,6 +88,7 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   v_pipeline := trunq._find_pipeline(p_pipeline);
+  perform trunq._require_no_table(v_pipeline);
   select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) and p.parent_id is null order by p.name limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipeline "%s" runs "%s" after itself', v_before, p_pipeline), format('take it out of then of "%s" first', v_before));
@@ -100,7 +102,7 @@ begin
 end $$;
 comment on function trunq.drop_pipeline is
   'Drops a pipeline with its state, its trigger, its runs and its quarantine. What it wrote stays, and so do messages that ask for runs of it.
-Raises: TQ030; TQ031 while another runs it after itself.
+Raises: TQ030; TQ031 while another runs it after itself, and for one of many tables that is there.
 Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq.list_pipelines(p_pipeline text default null)
@@ -182,7 +184,7 @@ begin
         format('give it to pipeline "%s", or leave it out', split_part(p_pipeline, '/', 1)));
     end if;
     v_key := split_part(p_pipeline, '/', 2);
-  elsif v_key is null and v_pipeline.definition ? 'per' then
+  elsif v_key is null and v_pipeline.definition ? 'per' and (p_payload is not null or not v_pipeline.definition->'source' ? 'tables') then
     perform trunq._fail('TQ031', format('pipeline "%s" has a run for each %s, and the message has none that can be one: %s', p_pipeline, v_pipeline.definition->>'per',
       left(coalesce(p_payload::text, 'null'), 100)), format('trunq pipeline run %s --message ''%s''', p_pipeline,
       trunq._nest(string_to_array(substr(v_pipeline.definition->>'per', 9), '.'), '"acme"')));
@@ -190,7 +192,7 @@ begin
   return trunq.publish('pipelines', p_payload, p_pipeline, v_key, p_priority => p_priority);
 end $$;
 comment on function trunq.run_pipeline is
-  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run. With per, the message names the instance, whose value is its key; the name of an instance asks for a run of that one with the message that it had last. p_priority: in a queue "pipelines" with lanes by priority, the smallest first.
+  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run. With per, the message names the instance, whose value is its key; the name of an instance asks for a run of that one with the message that it had last. Of a pipeline of many tables, no payload asks for a run of each table. p_priority: in a queue "pipelines" with lanes by priority, the smallest first.
 Returns: the id of the message.
 Raises: TQ001, TQ005, TQ030, TQ006; TQ031 for a message without what per names.';
 

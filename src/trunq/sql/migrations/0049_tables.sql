@@ -1,4 +1,12 @@
--- A backfill in shares (functions/pipeline/backfill.sql).
+-- Pipelines of many tables (functions/pipeline/table.sql), and backfills in shares (functions/pipeline/backfill.sql).
+alter table trunq.pipeline
+  add column refused text,
+  add column hint text,
+  add column refused_at timestamptz,
+  add constraint refused_since_a_time check ((refused is null) = (refused_at is null));
+create index pipeline_refused on trunq.pipeline (refused_at) where refused is not null;
+comment on column trunq.pipeline.refused is 'Of the instance of a table why nobody asks for runs of it: it is gone, say. hint: the way out.';
+
 create table trunq.pipeline_backfill (
   pipeline_id integer not null references trunq.pipeline on delete cascade,
   backfill bigint not null,
@@ -44,10 +52,14 @@ create index pipeline_share_waiting on trunq.pipeline_share (pipeline_id, backfi
 create index pipeline_share_asked on trunq.pipeline_share (pipeline_id, backfill) where outcome is null and message_id is not null;
 comment on table trunq.pipeline_share is 'One row a share of a backfill: a range, run by a message of its own. message_id null: it waits for its turn.';
 
--- Postgres does not replace a function that has more parameters.
+-- Postgres does not replace a function that has more parameters, or returns another row.
 do $$
+declare
+  v_function text;
 begin
-  if to_regprocedure('trunq.backfill_pipeline(text, jsonb)') is not null then
-    drop function trunq.backfill_pipeline(text, jsonb);
-  end if;
+  foreach v_function in array '{"trunq.backfill_pipeline(text, jsonb)","trunq.list_instances(text, integer)"}'::text[] loop
+    if to_regprocedure(v_function) is not null then
+      execute format('drop function %s', to_regprocedure(v_function));
+    end if;
+  end loop;
 end $$;
