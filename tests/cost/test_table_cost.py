@@ -57,7 +57,6 @@ def test_a_look_costs_as_much_a_table_with_ten_tables_and_five_hundred(
         call = f"select trunq._open_run('shop', {message}, '{{\"table\": \"shop.t7\"}}')"
         opening[number] = [cost_of(connection, call).pages for _ in range(3)][-1]
     client.close()
-    print(nothing_new, a_table, opening)
     assert nothing_new[500] <= nothing_new[10] + 2
     assert a_table[500] <= a_table[10] + 4
     # The indexes of so many names have one more level.

@@ -411,7 +411,8 @@ def everything(bench: Bench) -> dict[str, Any]:
     """All that lies in the database: which rows, written by which transaction, and where sequences stand."""
     rows = bench.sql(
         "select c.oid::regclass::text, c.relkind::text from pg_class c join pg_namespace n"
-        " on n.oid = c.relnamespace where c.relkind in ('r', 'S') and n.nspname !~ '^(pg_|information_schema)'"
+        " on n.oid = c.relnamespace where c.relkind in ('r', 'S')"
+        " and n.nspname !~ '^(pg_|information_schema)'"
     )
     columns = {"r": "t::text, xmin::text", "S": "last_value, is_called::text"}
     return {name: bench.sql(f"select {columns[kind]} from {name} t order by 1") for name, kind in rows}

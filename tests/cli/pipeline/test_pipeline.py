@@ -385,3 +385,36 @@ def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_pat
     assert "age" in listed
     assert "fresh by" in listed
     assert isinstance(trunq("pipeline", "list", "--json").json[0]["age"], float)
+
+
+def test_many_tables_are_looked_for_listed_shown_and_planned(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute(
+            b"create schema shop; create schema copy; create table shop.orders (id int primary key);"
+            b" create table shop.keyless (id int); insert into shop.orders values (1), (2)"
+        )
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        '[pipeline.shop]\nsource = { format = "table", tables = "shop.*" }\n'
+        'sink = { format = "table", table = "copy.${table}", mode = "upsert" }\n'
+    )
+    trunq("pipeline", "create", str(file))
+    assert (
+        "tables of shop.*; a run looks for them (trunq pipeline run shop)"
+        in trunq("pipeline", "show", "shop").said
+    )
+    planned = trunq("pipeline", "plan", "shop").said
+    assert "reads 2 tables, 2 of them new" in planned
+    assert "The next run of pipeline shop/shop.orders reads all rows of shop.orders rows 2" in planned
+    assert "refused it cannot be read: it has no primary key" in planned
+    said = trunq("pipeline", "run", "shop").said
+    assert "looked for tables, and asked for a run of each. See: trunq pipeline instances shop" in said
+    listed = trunq("pipeline", "instances", "shop").said
+    assert "shop/shop.orders" in listed
+    shown = trunq("pipeline", "show", "shop").said
+    assert "tables 1 of shop.*, 1 more cannot be read, or are gone (trunq pipeline instances shop)" in shown
+    assert 'warning pipeline "shop/shop.keyless" stands still: it has no primary key' in shown
+    alone = trunq("pipeline", "run", "shop/shop.orders").said
+    assert "had nothing new" in alone
