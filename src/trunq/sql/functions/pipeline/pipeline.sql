@@ -88,14 +88,14 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   v_pipeline := trunq._find_pipeline(p_pipeline);
-  perform trunq._require_no_table(v_pipeline);
   select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) and p.parent_id is null order by p.name limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipeline "%s" runs "%s" after itself', v_before, p_pipeline), format('take it out of then of "%s" first', v_before));
   end if;
   perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
   perform trunq._leave_takers(p_pipeline, null);
-  perform from trunq.pipeline p where p.name = p_pipeline for no key update;
+  -- A look that is at it may find that its table is back.
+  perform trunq._require_no_table(trunq._hold_pipeline(p_pipeline));
   perform from trunq.pipeline p where p.parent_id = v_pipeline.pipeline_id for update;
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
