@@ -378,6 +378,11 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     assert client.run_pipeline(pipeline, {"of": pipeline}) > 0
     assert client.list_runs(pipeline) == []
     assert client.backfill_pipeline(pipeline, {"column": "id", "from": 1, "to": 2}) > 0
+    assert client.list_backfills(pipeline) == []
+    asked = client.backfill_pipeline(pipeline, {"from": "1", "to": "3"}, "1", 1)
+    assert [row.state for row in client.list_shares(pipeline, asked)] == ["running", "waiting"]
+    assert client.rerun_shares(pipeline, asked, 2) == 1
+    assert client.cancel_pipeline(pipeline, asked)
     client.pause_pipeline(pipeline)
     assert client.resume_pipeline(pipeline)
     assert not client.cancel_pipeline(pipeline)

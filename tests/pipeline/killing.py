@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trunq import Client
+from trunq.pipeline import run
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.run import Executor
 from trunq.pipeline.sink import directory, parquet, table
@@ -101,8 +102,13 @@ def _arm(point: str) -> None:
             _wrap(owner, name)
 
 
-_BEFORE = {"planned": (Control, "begin"), "staged": (Control, "stage")}
+_BEFORE = {
+    "found": (Control, "take_tables"),
+    "planned": (Control, "begin"),
+    "staged": (Control, "stage"),
+}
 _AFTER: dict[str, list[tuple[Any, str]]] = {
+    "looked": [(run, "look")],
     "begun": [(Control, "begin")],
     "tried": [(Control, "attempt")],
     "staging": [(table, "for_stage"), (directory, "sync")],

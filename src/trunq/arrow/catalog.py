@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,9 +28,26 @@ class Column:
     base: str
 
 
+def split_name(table: str) -> list[str]:
+    """The parts of a name: `table`, or `schema.table`. One that has a dot is in quotes: `shop."a.b"`."""
+    if '"' in table and (found := _QUOTED.fullmatch(table)):
+        return [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in found.groups() if part]
+    return table.split(".")
+
+
+def write_name(parts: Sequence[str]) -> str:
+    """The text that `split_name` reads as these parts."""
+    return ".".join(
+        '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in parts
+    )
+
+
+_QUOTED: Final = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
+
+
 def identifier(table: str) -> sql.Identifier:
     """The table that a text names: `table`, or `schema.table`."""
-    parts = table.split(".")
+    parts = split_name(table)
     if len(parts) > 2 or not all(parts):
         raise InvalidArgument(f'"{table}" is not the name of a table', "write table, or schema.table")
     return sql.Identifier(*parts)

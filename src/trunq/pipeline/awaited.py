@@ -11,7 +11,7 @@ from trunq.pipeline.errors import RunFailed, RunPutOff
 from trunq.record import MessageState
 from trunq.word import OPEN
 
-_TRIES: Final = 3
+TRIES: Final = 3
 """After so many attempts, who waits is told that the run failed."""
 
 
@@ -26,7 +26,7 @@ class Awaited:
 
     def raised(self, message: Message, error: Exception) -> None:
         """An attempt of ours failed."""
-        if isinstance(error, InvalidPipeline) or message.attempt >= _TRIES:
+        if isinstance(error, InvalidPipeline) or message.attempt >= TRIES:
             self.failure = error
 
     def put_off(self, why: str) -> None:
@@ -38,5 +38,5 @@ class Awaited:
         row = next(row for row in rows if row.subscription == "default")
         if row.state not in OPEN:
             self.is_answered = True
-        elif row.state == "retrying" and sum(bool(each["error"]) for each in row.attempts) >= _TRIES:
+        elif row.state == "retrying" and sum(bool(each["error"]) for each in row.attempts) >= TRIES:
             self.failure = self.failure or RunFailed(str(row.error))

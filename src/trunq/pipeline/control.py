@@ -96,6 +96,20 @@ class Control:
         asked: int = self._call("_ask_each", pipeline=pipeline, values=values)
         return asked
 
+    def begin_look(self, pipeline: str) -> dict[str, Any]:
+        """What whoever looks for the tables of a pipeline has to know."""
+        begun: dict[str, Any] = self._call("_begin_look", pipeline=pipeline)
+        return begun
+
+    def take_tables(
+        self, pipeline: str, look: int, tables: list[dict[str, Any]], *, asks: bool
+    ) -> dict[str, int] | None:
+        """Have the tables of a look be known, and ask for a run of each; None: the look is to begin anew."""
+        told: dict[str, int] | None = self._call(
+            "_take_tables", pipeline=pipeline, look=look, tables=_json(tables), asks=asks
+        )
+        return told
+
     def begin(self, asked: Asked, planned: dict[str, Any], slice: dict[str, Any]) -> dict[str, Any] | None:
         """The run over a slice that was planned; None when another began meanwhile, or state, source or sink
         were set.
@@ -150,6 +164,11 @@ class Control:
         """The process that was at it crashed; how often that has happened to the run."""
         crashes: int | None = self._call("_note_crash", pipeline=run.pipeline, message_id=holder, error=error)
         return crashes or 1
+
+    def fail_share(self, pipeline: str, message_id: int, error: str) -> bool:
+        """Give up the share of a backfill that a message is for; False: it is for none."""
+        is_share: bool = self._call("_fail_share", pipeline=pipeline, message_id=message_id, error=error)
+        return is_share
 
     def is_cancelled(self, run: Run) -> bool:
         """Whether somebody cancelled it, or skipped it."""
@@ -258,11 +277,13 @@ _CASTS: Final = {
             "files",
             "columns",
             "message",
+            "tables",
         ),
         "::jsonb",
     ),
     **dict.fromkeys(
-        ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
+        ("message_id", "look", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"),
+        "::bigint",
     ),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad", "bytes_in", "bytes_out"), "::bigint"),
     **dict.fromkeys(("source_ms", "work_ms", "sink_ms", "commit_ms"), "::bigint"),

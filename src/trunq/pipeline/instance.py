@@ -26,6 +26,10 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
     Those of a run that is taken up were fixed with its slice. A backfill, and whoever asks for an instance by
     its name, say none: those of its newest message count. Raises MessageRefused, InvalidPipeline.
     """
+    if written.has_tables:
+        # What a look has found of its table.
+        found = opened["run"]["slice"]["message"] if opened["action"] == "take" else opened["message"]
+        return written.expanded(name=opened["pipeline"], message=found)
     if not written.message:
         return written.expanded()
     if opened["action"] == "take":

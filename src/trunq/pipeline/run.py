@@ -26,6 +26,7 @@ from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
 from trunq.pipeline.figures import Figures, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
+from trunq.pipeline.look import is_known, look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink
@@ -53,19 +54,20 @@ class Executor:
 
     def execute(self, asked: Asked, lost: threading.Event | None = None) -> dict[str, Any]:
         """What became of the run that a message asks for. Raises Wait, RunOver when `lost` was set."""
+        has_looked = False
         while True:
-            opened = self.control.open(asked)
-            if opened["action"] == "begin":
-                written = read_definition(asked.pipeline, opened["definition"])
-                if (each := values_of_trigger(written, asked, self.dsn)) is not None:
-                    return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
-                opened = self._open_new(asked, written)
+            opened = self._open(asked)
+            if opened["action"] == "asked":
+                return dict(opened["answer"])
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]), put_off=opened.get("why"))
             written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
             asked = replace(asked, pipeline=opened["pipeline"])
+            if opened["action"] == "plan" and not is_known(written, opened):
+                has_looked = self._look_again(asked, written, opened, has_looked=has_looked)
+                continue
             pipeline = expanded_for(written, asked, opened)
             with redacted(pipeline):
                 if opened["action"] == "take":
@@ -78,9 +80,47 @@ class Executor:
             if told["message_id"] == asked.message_id:
                 return result
 
+    def _open(self, asked: Asked) -> dict[str, Any]:
+        """What is to be done; asked: runs of instances were asked for."""
+        opened = self.control.open(asked)
+        if opened["action"] != "begin":
+            return opened
+        written = read_definition(asked.pipeline, opened["definition"])
+        if (answer := self._ask_each(asked, written)) is not None:
+            return {"action": "asked", "answer": answer}
+        return self._open_new(asked, written)
+
+    def _ask_each(self, asked: Asked, written: Pipeline) -> dict[str, Any] | None:
+        """What became of a message that asks for runs of all instances; None: it does not."""
+        if written.has_tables and asked.payload is None and not (asked.is_backfill or asked.is_resend):
+            return {"outcome": "asked", **look(self.control, asked.pipeline, self.dsn, asks=True)}
+        if (each := values_of_trigger(written, asked, self.dsn)) is None:
+            return None
+        return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
+
+    def _look_again(
+        self, asked: Asked, written: Pipeline, opened: dict[str, Any], *, has_looked: bool
+    ) -> bool:
+        """Look once whether a table can be read by now; true. Raises MessageRefused."""
+        if has_looked:
+            raise MessageRefused(
+                f"pipeline {asked.pipeline} stands still: {opened['refused']}", opened["hint"]
+            )
+        look(self.control, written.name, self.dsn, asks=False)
+        return True
+
     def _open_new(self, asked: Asked, written: Pipeline) -> dict[str, Any]:
         """What is to be done once the instance of a message has begun."""
-        opened = self.control.open(asked, written.of_message(asked.payload))
+        message = written.of_message(asked.payload)
+        if written.has_tables:
+            # Of a table it begins with a look.
+            look(self.control, asked.pipeline, self.dsn, asks=False)
+        opened = self.control.open(asked, None if written.has_tables else message)
+        if opened["action"] == "begin" and written.has_tables:
+            raise MessageRefused(
+                f"pipeline {asked.pipeline} has no table {message['table']}",
+                f"trunq pipeline instances {asked.pipeline} shows those it has",
+            )
         if opened["action"] == "begin":
             raise MessageRefused(
                 f"pipeline {asked.pipeline} has no rows of its own that could be sent again: each instance"

@@ -19,8 +19,8 @@ from uuid import UUID
 from trunq import Client, Message
 from trunq.client.message import Reject
 from trunq.connection.address import address
-from trunq.errors import PipelineNotFound, TrunqError
-from trunq.pipeline.awaited import Awaited
+from trunq.errors import InvalidPipeline, PipelineNotFound, TrunqError
+from trunq.pipeline.awaited import TRIES, Awaited
 from trunq.pipeline.control import Asked
 from trunq.pipeline.errors import MessageRefused, RunCrashed, RunOver, Wait
 from trunq.pipeline.in_hand import InHand
@@ -191,23 +191,41 @@ class Runner(Worker):
         executor = self._work
         try:
             return executor.execute(asked(message), lost)
-        except (PipelineNotFound, MessageRefused) as error:
-            return Reject(str(error))
-        except RunCrashed as error:
-            if error.crashes >= _CRASHES:
+        except (PipelineNotFound, Wait, RunOver) as stopped:
+            return self._put_off(message, lost, stopped)
+        except Exception as error:
+            if self._give_up_share(message, error):
+                return {"outcome": "failed", "error": f"{type(error).__name__}: {error}"}
+            if isinstance(error, MessageRefused):
+                return Reject(str(error))
+            if isinstance(error, RunCrashed) and error.crashes >= _CRASHES:
                 return Reject(f"{error}; it has crashed {error.crashes} times")
             raise
-        except Wait as wait:
+
+    def _give_up_share(self, message: Message, error: Exception) -> bool:
+        """Whether the message was for a share of a backfill, which has been tried often enough."""
+        if not asked(message).is_backfill:
+            return False
+        if not isinstance(error, (InvalidPipeline, MessageRefused)) and message.attempt < TRIES:
+            return False
+        why = f"{type(error).__name__}: {error}"
+        return self._work.control.fail_share(str(message.kind), message.id, why)
+
+    def _put_off(self, message: Message, lost: threading.Event, stopped: Exception) -> Any:
+        """What becomes of a message whose run was not to be, or not now."""
+        after = 0.0
+        if isinstance(stopped, PipelineNotFound):
+            return Reject(str(stopped))
+        if isinstance(stopped, Wait):
             # It was not started: the attempt does not count.
-            executor.client.release(message, after=timedelta(seconds=wait.seconds))
-            if message.id == self._awaited.id and wait.put_off is not None:
-                self._awaited.put_off(wait.put_off)
-            return None
-        except RunOver:
-            if self._in_hand.is_given_up or not lost.is_set():
-                after = timedelta(seconds=0 if self._in_hand.is_given_up else 1)
-                executor.client.release(message, after=after)
-            return None
+            after = stopped.seconds
+            self._work.client.release(message, after=timedelta(seconds=after))
+            if message.id == self._awaited.id and stopped.put_off is not None:
+                self._awaited.put_off(stopped.put_off)
+        elif self._in_hand.is_given_up or not lost.is_set():
+            after = 0.0 if self._in_hand.is_given_up else 1.0
+            self._work.client.release(message, after=timedelta(seconds=after))
+        return None
 
 
 def asked(message: Message) -> Asked:

@@ -84,6 +84,39 @@ class SchemaChange(NamedTuple):
     noted_at: datetime
 
 
+class Backfill(NamedTuple):
+    """A row of `list_backfills`, a backfill in shares; `outcome` None: it goes on; `remaining`: about."""
+
+    pipeline: str
+    backfill: int
+    range: Any
+    every: str
+    at_once: int
+    shares: int
+    done: int
+    failed: int
+    cancelled: int
+    running: int
+    outcome: str | None
+    error: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    remaining: timedelta | None
+
+
+class BackfillShare(NamedTuple):
+    """A row of `list_shares`; `state`: waiting, running, done, failed or cancelled."""
+
+    share: int
+    range: Any
+    state: str
+    message_id: int | None
+    asked_at: datetime | None
+    ended_at: datetime | None
+    rows_out: int | None
+    error: str | None
+
+
 class Quarantined(NamedTuple):
     """A row of `list_quarantine`; `number` is that of the run that met it."""
 
@@ -108,7 +141,8 @@ class PipelineInstance(NamedTuple):
 
     `failures`, `failing_since`, `error`: of its open run. `put_off_until`: until when its limits let no run
     begin, and by which of them (`put_off_for`). `rows_today`, `bytes_today`: what its sink took on this day
-    of UTC, where there is a limit of them. `instances`: how many there are.
+    of UTC, where there is a limit of them. `refused`: why its table is not read, `hint`: the way out.
+    `instances`: how many there are.
     """
 
     pipeline: str
@@ -130,4 +164,6 @@ class PipelineInstance(NamedTuple):
     fresh_at: datetime | None
     message: Any
     state: Any
+    refused: str | None
+    hint: str | None
     instances: int

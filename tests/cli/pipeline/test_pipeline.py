@@ -167,6 +167,69 @@ def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(
     assert client.list_runs("flights")[0].number == 10
 
 
+def test_a_backfill_in_shares_is_worked_on_shown_and_run_again(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    trunq("pipeline", "create", file)
+    trunq("pipeline", "run", "flights")
+    with client.transaction() as connection:
+        connection.execute("delete from moved; alter table moved add check (id > 1)")
+    ids = ("--column", "id", "--from", "1", "--to", "3")
+    done = trunq("pipeline", "backfill", "flights", *ids, "--every", "1", "--work")
+    assert done.status == 1
+    said = re.search(
+        r"1 of 2 shares done, 1 failed.*See why: (trunq pipeline shares flights (\d+))", done.said
+    )
+    assert said is not None, done.said
+    shares = trunq(*said[1].split()[1:]).said
+    assert "moved_id_check" in shares
+    assert "1 failed" in trunq("pipeline", "show", "flights").said
+    warned = trunq("pipeline", "show", "flights", "--json").json["warnings"][0]
+    again = re.search(r"again: trunq (pipeline shares flights \d+ --rerun)", warned["hint"])
+    assert again is not None
+    with client.transaction() as connection:
+        connection.execute("alter table moved drop constraint moved_id_check")
+    assert "1 shares of backfill" in trunq(*again[1].split()).said
+    assert trunq("pipeline", "shares", "flights", "--rerun", "--share", "2", "--json").json["again"] == 1
+    trunq("pipeline", "run", "flights")
+    found = trunq("pipeline", "shares", "flights", "--json").json
+    assert (found["outcome"], [each["state"] for each in found["shares"]]) == ("done", ["done", "done"])
+    asked = trunq("pipeline", "backfill", "flights", *ids, "--every", "1", "--at-once", "2", "--json").json
+    assert asked["running"] == 2
+    assert trunq("pipeline", "cancel", "flights", "--backfill", str(asked["message_id"]), "--json").json[
+        "ended"
+    ]
+    assert "0 of 2 shares done, cancelled" in trunq("pipeline", "show", "flights").said
+    assert "give --every as well" in trunq("pipeline", "backfill", "flights", *ids, "--at-once", "2").said
+    assert "--share goes with --rerun" in trunq("pipeline", "shares", "flights", "--share", "2").said
+    assert "has no backfill 7" in trunq("pipeline", "shares", "flights", "7").said
+
+
+def test_a_plan_says_what_a_run_would_do_and_the_run_does_that(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    trunq("pipeline", "create", file)
+    said = trunq("pipeline", "plan", "flights").said
+    assert (
+        "reads all rows of source rows 2 engine process: nothing in it needs Spark"
+        " columns the sink is made with id integer" in said
+    )
+    assert said.endswith("Nothing is known that would stop it.")
+    planned = trunq("pipeline", "plan", "flights", "--json").json
+    assert (planned["rows"], planned["added"], planned["refused"]) == (2, {"id": "integer"}, [])
+    assert trunq("pipeline", "run", "flights", "--json").json["run"]["rows_out"] == planned["rows"]
+    assert "reads nothing is new" in trunq("pipeline", "plan", "flights").said
+    with client.transaction() as connection:
+        connection.execute("drop table moved; create table moved (id int)")
+    said = trunq("pipeline", "plan", "flights").said
+    assert "refused pipeline flights: moved has no unique index over id" in said
+    assert "create unique index on moved (id)" in said
+    with client.transaction() as connection:
+        connection.execute("create unique index on moved (id)")
+    assert "Nothing is known" in trunq("pipeline", "plan", "flights").said
+    assert 'no pipeline "nothing"' in trunq("pipeline", "plan", "nothing").said
+
+
 def test_what_this_machine_lacks_for_a_pipeline_is_said_when_it_is_made(
     trunq: Shell, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,3 +385,36 @@ def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_pat
     assert "age" in listed
     assert "fresh by" in listed
     assert isinstance(trunq("pipeline", "list", "--json").json[0]["age"], float)
+
+
+def test_many_tables_are_looked_for_listed_shown_and_planned(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute(
+            b"create schema shop; create schema copy; create table shop.orders (id int primary key);"
+            b" create table shop.keyless (id int); insert into shop.orders values (1), (2)"
+        )
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        '[pipeline.shop]\nsource = { format = "table", tables = "shop.*" }\n'
+        'sink = { format = "table", table = "copy.${table}", mode = "upsert" }\n'
+    )
+    trunq("pipeline", "create", str(file))
+    assert (
+        "tables of shop.*; a run looks for them (trunq pipeline run shop)"
+        in trunq("pipeline", "show", "shop").said
+    )
+    planned = trunq("pipeline", "plan", "shop").said
+    assert "reads 2 tables, 2 of them new" in planned
+    assert "The next run of pipeline shop/shop.orders reads all rows of shop.orders rows 2" in planned
+    assert "refused it cannot be read: it has no primary key" in planned
+    said = trunq("pipeline", "run", "shop").said
+    assert "looked for tables, and asked for a run of each. See: trunq pipeline instances shop" in said
+    listed = trunq("pipeline", "instances", "shop").said
+    assert "shop/shop.orders" in listed
+    shown = trunq("pipeline", "show", "shop").said
+    assert "tables 1 of shop.*, 1 more cannot be read, or are gone (trunq pipeline instances shop)" in shown
+    assert 'warning pipeline "shop/shop.keyless" stands still: it has no primary key' in shown
+    alone = trunq("pipeline", "run", "shop/shop.orders").said
+    assert "had nothing new" in alone

@@ -21,6 +21,7 @@ COLUMNS: Final = (
     "quarantined",
     "paused",
     "error",
+    "refused",
 )
 
 
@@ -42,8 +43,9 @@ def instances(
 ) -> None:
     """List the instances of a pipeline with per, the worst first.
 
-    Each value of per has one, from the first message that names it. Those come first whose run fails the most
-    often, then those that a limit puts off, then those with an open run.
+    Each value of per has one, from the first message that names it, and each of many tables, once a run of
+    the pipeline has found it. Those come first whose run fails the most often, then tables that are not read,
+    then those that a limit puts off, then those with an open run.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_instances(name, limit)]

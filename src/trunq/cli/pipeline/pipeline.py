@@ -1,4 +1,4 @@
-"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, backfill, state, drop..."""
+"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, state, drop..."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds, warnings_of
+from trunq.cli.pipeline.sight import REASONS, print_backfills, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -145,12 +145,12 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        _require_ready(trunq, name, runs=not ask)
-        id = trunq.run_pipeline(name, _json("message", message), priority)
+        known = _require_ready(trunq, name, runs=not ask)
+        id = trunq.run_pipeline(name, read_json("message", message), priority)
         failure = None
         if not ask:
             with followed(trunq, name):
-                failure = _work(dsn, id)
+                failure = work(dsn, id)
         row = next((each for each in trunq.list_runs(name, limit=20) if each.message_id == id), None)
         state = next((each.state for each in trunq.show_message("pipelines", id)), None)
     if json:
@@ -166,7 +166,10 @@ def run(
         say(told + (": 1 row" if row.rows_out == 1 else ": {rows} rows") + " written, {bad} quarantined.",
             number=row.number, name=name, rows=row.rows_out or 0, bad=row.rows_bad or 0)  # fmt: skip
     elif state == "done":
-        say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
+        looked = message is None and "/" not in name and "tables" in known["definition"]["source"]
+        each = "looked for tables, and asked for a run of each. See: trunq pipeline instances {name}"
+        other = "had nothing new, or its run was another message's too."
+        say("Pipeline {name} " + (each if looked else other), name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
         raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
@@ -206,19 +209,23 @@ def show(
         changes: list[Row] = [each._asdict() for each in trunq.list_schema_changes(name, limit)]
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
         warnings = warnings_of(trunq, name)
+        backfills = trunq.list_backfills(name, limit)
     if json:
-        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings})
+        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings,
+                    "backfills": [each._asdict() for each in backfills]})  # fmt: skip
     elif tree:
         _print_tree(runs, None, 0)
     else:
         print_pipeline(row, runs, changes, reasons, warnings)
+        print_backfills(backfills)
 
 
 @option.verb(app, "cancel", "trunq pipeline cancel flights")
 def cancel(
     name: Name,
     backfill: Annotated[
-        int, typer.Option("--backfill", metavar="ID", help="A backfill, by the id of its message.")
+        int,
+        typer.Option("--backfill", metavar="ID", help="A backfill, or one share, by the id of its message."),
     ] = 0,
     *,
     database: option.Database,
@@ -315,37 +322,6 @@ def resume_pipeline(name: Name, *, database: option.Database, json: option.Json 
 
 @option.verb(
     app,
-    "backfill",
-    "# Rows of a table, by a column: from the first value, up to the second",
-    "trunq pipeline backfill flights --column day --from 2030-01-01 --to 2030-02-01",
-    "# Files",
-    "trunq pipeline backfill weather --path '/data/2030-01-*.csv'",
-)
-def backfill(
-    name: Name,
-    column: Annotated[str | None, typer.Option("--column", help="The column of a table.")] = None,
-    from_: Annotated[str | None, typer.Option("--from", metavar="VALUE", help="The first value.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="VALUE", help="The value after the last.")] = None,
-    path: Annotated[str | None, typer.Option("--path", help="Files, with *.")] = None,
-    *,
-    database: option.Database,
-    json: option.Json = False,
-) -> None:
-    """Ask for a run over a range that was read before, beside the runs going on, without moving the state.
-
-    For sinks with mode upsert and newest: an append would double rows. A runner does it, or the next `run`.
-    """
-    range = {"column": column, "from": from_, "to": to, "path": path}
-    with client(database) as trunq:
-        id = trunq.backfill_pipeline(name, {key: value for key, value in range.items() if value is not None})
-    if json:
-        write_json({"pipeline": name, "message_id": id})
-    else:
-        say("Message {id} asks for a backfill of pipeline {name}.", id=id, name=name)
-
-
-@option.verb(
-    app,
     "state",
     "trunq pipeline state flights",
     "# Begin at the beginning",
@@ -373,7 +349,7 @@ def state(
         found = _row(trunq, name)["state"]
         if reset or set_ is not None:
             confirm(f"The state of pipeline {name}: set?", is_answered=yes)
-            trunq.set_pipeline_state(name, {} if reset else _json("state", set_))
+            trunq.set_pipeline_state(name, {} if reset else read_json("state", set_))
             found = _row(trunq, name)["state"]
     if json:
         write_json({"pipeline": name, "state": found})
@@ -445,21 +421,28 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
-    """Before anything is asked for that this process then cannot do."""
+def _require_ready(trunq: Client, name: str, *, runs: bool) -> Row:
+    """The pipeline, before anything is asked for that this process then cannot do."""
     # Of an instance, the pipeline first: its pause is that of all.
     for each in dict.fromkeys((name.partition("/")[0], name)):
-        if _row(trunq, each)["paused"] and runs:
+        known = _row(trunq, each)
+        if known["paused"] and runs:
             raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
-    if not runs:
-        return
+    if runs:
+        require_extra()
+    return known
+
+
+def require_extra() -> None:
+    """Before anything is begun that needs what comes with trunq[pipeline]."""
     try:
         import trunq.pipeline.runner as _  # noqa: F401, PLC0415  # Arrow takes a while
     except ModuleNotFoundError as error:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
 
 
-def _work(dsn: str, awaited: int) -> Exception | None:
+def work(dsn: str, awaited: int) -> Exception | None:
+    """Be a runner until a message is answered; why it failed."""
     from trunq.pipeline.runner import Runner  # noqa: PLC0415  # Arrow takes a while
 
     # Functions of pipelines are found in the current directory first, as `trunq worker` finds a Worker.
@@ -470,7 +453,8 @@ def _work(dsn: str, awaited: int) -> Exception | None:
     return runner.failure
 
 
-def _json(what: str, given: str | None) -> Any:
+def read_json(what: str, given: str | None) -> Any:
+    """What an option holds."""
     try:
         return None if given is None else jsons.loads(given)
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
 from typing import Any, Final
@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from trunq import Client, display
 from trunq.cli.ground.output import err
+from trunq.record import Backfill
 
 _EVERY: Final = 0.5
 
@@ -82,28 +83,52 @@ def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
     return f"{source['format']} {json.dumps(slice)}"
 
 
+def share_words(row: Backfill) -> str:
+    """How far a backfill in shares is."""
+    said = [f"{row.done} of {row.shares} shares done"]
+    said += [
+        f"{number} {word}" for number, word in ((row.failed, "failed"), (row.running, "running")) if number
+    ]
+    if row.outcome is not None:
+        said.append({"done": "it has ended"}.get(row.outcome, row.outcome))
+    elif row.remaining is not None:
+        said.append(f"about {display.text(row.remaining)} left")
+    return ", ".join(said)
+
+
+@contextmanager
+def following(look: Callable[[], None]) -> Iterator[None]:
+    """Looks again and again, beside what is done meanwhile."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(_EVERY):
+            # It shows, and decides nothing: a database that is away is the worker's to tell.
+            with suppress(Exception):
+                look()
+
+    thread = threading.Thread(target=follow, name="trunq progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 @contextmanager
 def followed(trunq: Client, pipeline: str) -> Iterator[None]:
     """Shows on a terminal how far the open run of a pipeline is."""
     if not err.is_terminal:
         yield
         return
-    ended = threading.Event()
     with err.status(f"Pipeline {escape(pipeline)} waits for its turn") as status:
 
         def look() -> None:
-            while not ended.wait(_EVERY):
-                # It shows, and decides nothing: a database that is away is the worker's to tell.
-                with suppress(Exception):
-                    for run in trunq.list_runs(pipeline, limit=1):
-                        if run.outcome is None:
-                            words = progress_words(run.progress) or "begins"
-                            status.update(escape(f"Run {run.number} of pipeline {pipeline}: {words}"))
+            for run in trunq.list_runs(pipeline, limit=1):
+                if run.outcome is None:
+                    words = progress_words(run.progress) or "begins"
+                    status.update(escape(f"Run {run.number} of pipeline {pipeline}: {words}"))
 
-        thread = threading.Thread(target=look, name="trunq progress", daemon=True)
-        thread.start()
-        try:
+        with following(look):
             yield
-        finally:
-            ended.set()
-            thread.join()

@@ -11,8 +11,9 @@ from typing import Any, Final
 from trunq import Client
 from trunq.cli.ground.output import Row, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
-from trunq.cli.pipeline.run import progress_words, trigger_words
+from trunq.cli.pipeline.run import progress_words, share_words, trigger_words
 from trunq.display import interval, text
+from trunq.record import Backfill
 
 _SINKS: Final = {"http": "http (at least once)"}
 _RUNS: Final = (
@@ -55,10 +56,10 @@ def print_pipeline(
         ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
-        ("per", _per(row)),
+        ("per", _per(row)), ("tables", _tables(row)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
-        ("state", json.dumps(row["state"])), ("error", row["error"]),
+        ("state", None if "tables" in row["state"] else json.dumps(row["state"])), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)
     for each in warnings:
@@ -75,10 +76,31 @@ def print_pipeline(
         write_rows(reasons, REASONS, False, "")
 
 
+def print_backfills(backfills: Sequence[Backfill]) -> None:
+    """Those that go on, and the newest one that has ended."""
+    ended = [row for row in backfills if row.outcome is not None][:1]
+    for row in [*(row for row in backfills if row.outcome is None), *ended]:
+        print_fact(f"backfill {row.backfill}", share_words(row), 12)
+
+
 def _per(row: Row) -> str | None:
     """What has a state of its own, and where that is seen."""
     per, name = row["definition"].get("per"), row["pipeline"]
+    if "tables" in row["definition"]["source"]:
+        return None
     return per and (per if "/" in name else f"{per} (trunq pipeline instances {name})")
+
+
+def _tables(row: Row) -> str | None:
+    """How many a pipeline of many tables has, or which of them an instance is."""
+    name, patterns = row["pipeline"], row["definition"]["source"].get("tables")
+    if patterns is None or "/" in name:
+        return None
+    if "tables" not in row["state"]:
+        return f"of {', '.join(patterns)}; a run looks for them (trunq pipeline run {name})"
+    refused = row["state"]["refused"]
+    more = f", {refused} more cannot be read, or are gone" if refused else ""
+    return f"{row['state']['tables']} of {', '.join(patterns)}{more} (trunq pipeline instances {name})"
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

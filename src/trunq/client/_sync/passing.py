@@ -15,6 +15,8 @@ from trunq.client._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import (
     Archive,
+    Backfill,
+    BackfillShare,
     BatchState,
     Capture,
     Column,
@@ -1176,6 +1178,58 @@ class Passing(Access):
         returned: int | None = self._value(connection, "rotate", queue=queue)
         return returned
 
+    def rerun_shares(
+        self,
+        pipeline: str,
+        backfill: int | None = None,
+        share: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> int:
+        """Runs shares of a backfill again (of the newest one, without `backfill`): those that failed, were
+        cancelled, have not come to their turn, or whose message is gone; with `share` that one, also when it
+        was done.
+
+        They come one after the other, as before.
+
+        Returns how many shares that are. Raises PipelineNotFound; InvalidPipeline for a backfill or a share
+        that there is not, one that is under way, and a pipeline that takes no backfill any more.
+        """
+        returned: int = self._value(
+            connection, "rerun_shares", pipeline=pipeline, backfill=backfill, share=share
+        )
+        return returned
+
+    def list_backfills(
+        self, pipeline: str | None = None, limit: int | None = None, *, connection: Given | None = None
+    ) -> list[Backfill]:
+        """Backfills in shares, newest first, `limit` of them at most (100): of a pipeline, or all. shares:
+        how many there are; done, failed, cancelled: how many ended so; running: how many are asked for;
+        outcome None: it goes on; error: of the newest share that failed, or why it stopped; remaining: about
+        how long the rest takes, by what those that ended took.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return self._records(connection, Backfill, "list_backfills", pipeline=pipeline, limit=limit)
+
+    def list_shares(
+        self,
+        pipeline: str,
+        backfill: int | None = None,
+        limit: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[BackfillShare]:
+        """The shares of a backfill (of the newest one, without `backfill`), `limit` of them at most (100):
+        first those that failed, then in their order. state: waiting, running, done, failed or cancelled;
+        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone.
+
+        Raises InvalidArgument, PipelineNotFound; InvalidPipeline for a backfill that there is not.
+        """
+        return self._records(
+            connection, BackfillShare, "list_shares", pipeline=pipeline, backfill=backfill, limit=limit
+        )
+
     def capture(
         self,
         table: str,
@@ -1620,12 +1674,13 @@ class Passing(Access):
     def list_instances(
         self, pipeline: str, limit: int | None = None, *, connection: Given | None = None
     ) -> list[PipelineInstance]:
-        """The instances of a pipeline with per, `limit` of them at most (100), the worst first: those whose
-        open run fails, the most often first; those that a limit puts off; those with an open run, the oldest
-        first; then by the end of the newest run. pipeline: the name of the instance, which every function
-        takes in the place of that of a pipeline; failures, failing_since, error: of its open run; rows_today,
-        bytes_today: what its sink took on this day of UTC, where its definition has a limit of them;
-        instances: how many there are.
+        """The instances of a pipeline with per (of the name of an instance that one), `limit` of them at most
+        (100), the worst first: those whose open run fails, the most often first; those of tables that cannot
+        be read or are gone (refused, with the way out); those that a limit puts off; those with an open run,
+        the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every
+        function takes in the place of that of a pipeline; failures, failing_since, error: of its open run;
+        rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of
+        them; instances: how many there are.
 
         Raises InvalidArgument, PipelineNotFound.
         """
@@ -1970,8 +2025,8 @@ class Passing(Access):
 
         What it wrote stays, and so do messages that ask for runs of it.
 
-        Raises PipelineNotFound; InvalidPipeline while another runs it after itself; QueueInUse while an open
-        transaction uses the table that it captures.
+        Raises PipelineNotFound; InvalidPipeline while another runs it after itself, and for one of many
+        tables that is there; QueueInUse while an open transaction uses the table that it captures.
         """
         self._value(connection, "drop_pipeline", pipeline=pipeline)
 
@@ -2022,8 +2077,9 @@ class Passing(Access):
 
         The functions of the pipeline find `payload` as context.message. Messages with equal payloads, or
         none, that wait while a run goes on get one run. With per, the message names the instance, whose value
-        is its key; the name of an instance asks for a run of that one with the message that it had last.
-        `priority`: in a queue "pipelines" with lanes by priority, the smallest first.
+        is its key; the name of an instance asks for a run of that one with the message that it had last. Of a
+        pipeline of many tables, no payload asks for a run of each table. `priority`: in a queue "pipelines"
+        with lanes by priority, the smallest first.
 
         Returns the id of the message. Raises QueueNotFound, InvalidArgument, PipelineNotFound,
         MessageTooLarge; InvalidPipeline for a message without what per names.
@@ -2037,18 +2093,35 @@ class Passing(Access):
         )
         return returned
 
-    def backfill_pipeline(self, pipeline: str, range: Any, *, connection: Given | None = None) -> int:
+    def backfill_pipeline(
+        self,
+        pipeline: str,
+        range: Any,
+        every: str | None = None,
+        at_once: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> int:
         """Asks for a run that reads a range again and does not move the state; the other runs go on beside
         it.
 
         A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode
         upsert and newest, and for replace_partitions where the column of the range is one of partition_by and
-        no function, sql or transform changes rows, nor cast, rename or mask a column.
+        no function, sql or transform changes rows, nor cast, rename or mask a column. `every` cuts the range
+        into shares of that length (1 month, or a number where from and to are numbers), up to 10,000: each is
+        a run of its own, `at_once` of them (1, up to 32) at a time. list_backfills tells how far they are,
+        rerun_shares runs those again that failed.
 
-        Returns the id of the message. Raises QueueNotFound, PipelineNotFound, InvalidPipeline.
+        Returns the id of the message; of shares, that of the first, which names the backfill. Raises
+        QueueNotFound, InvalidArgument, PipelineNotFound, InvalidPipeline.
         """
         returned: int = self._value(
-            connection, "backfill_pipeline", pipeline=pipeline, range=json_text("range", range)
+            connection,
+            "backfill_pipeline",
+            pipeline=pipeline,
+            range=json_text("range", range),
+            every=every,
+            at_once=at_once,
         )
         return returned
 
@@ -2385,8 +2458,8 @@ class Passing(Access):
     def cancel_pipeline(
         self, pipeline: str, backfill: int | None = None, *, connection: Given | None = None
     ) -> bool:
-        """Cancels the open run of a pipeline, or of a backfill of it: none of its rows arrives, the state
-        stays, and the next run reads from there.
+        """Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done: none
+        of its rows arrives, the state stays, and the next run reads from there.
 
         A run that no runner is working on ends at once; a runner that is working on it is told, and ends it
         (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay:
@@ -2678,8 +2751,9 @@ class Passing(Access):
         messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
         them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
         miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
-        no file yet, or whose limit of a day is used up, history that waits for its taker for longer than the
-        retention, and, of all queues, a server that may not come back after a crash.
+        no file yet, or whose limit of a day is used up, backfills that failed, tables of a pipeline that it
+        cannot read or that are gone, history that waits for its taker for longer than the retention, and, of
+        all queues, a server that may not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

@@ -17,6 +17,7 @@ from trunq.pipeline.definition.credentials import Credentials
 from trunq.pipeline.definition.evolve import Evolve
 from trunq.pipeline.definition.fill import check_places, fill
 from trunq.pipeline.definition.limits import Limits
+from trunq.pipeline.definition.many import check_many, check_one, implied, of_table
 from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
@@ -81,7 +82,7 @@ class Pipeline(Part):
 
     def __init__(self, name: str | None = None, **parts: Any) -> None:
         try:
-            super().__init__(**({} if name is None else {"name": name}), **parts)
+            super().__init__(**({} if name is None else {"name": name}), **implied(parts))
         except ValidationError as error:
             raise invalid(Pipeline, name or str(parts.get("name", "")), error) from None
 
@@ -174,6 +175,10 @@ class Pipeline(Part):
         """What is of each value of `per`."""
         if is_expanded.get():
             return self
+        if self.has_tables:
+            check_many(self.per, self.message, self.sink, self.trigger)
+        else:
+            check_one(self.sink)
         root, _, field = (self.per or "message.").partition(".")
         if self.per is not None and (root != "message" or field not in self.message):
             raise ValueError(
@@ -187,9 +192,9 @@ class Pipeline(Part):
             raise ValueError(
                 "credentials are those of a value of per, and there is no per: ${NAME} is for all"
             )
-        if self.per is not None:
+        if self.per is not None and not self.has_tables:
             self._require_apart()
-        if (self.message or self.per) and self.trigger is not None:
+        if (self.message or self.per) and self.trigger is not None and not self.has_tables:
             self._require_message(field)
         return self
 
@@ -227,6 +232,11 @@ class Pipeline(Part):
             for value in trigger.for_ if isinstance(trigger.for_, list) else []:
                 if (mistake := self.message[field].mistake(value)) or not INSTANCE.fullmatch(str(value)):
                     raise ValueError(f"trigger.for: {mistake or f'{value!r:.60} cannot be one of per'}")
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether it is of many tables, each of which is an instance."""
+        return isinstance(self.source, TableSource) and bool(self.source.tables)
 
     @property
     def needs_spark(self) -> bool:
@@ -286,13 +296,14 @@ class Pipeline(Part):
         known = os.environ if variables is None else variables
         secret = {f"credentials.{key}": value for key, value in (credentials or {}).items()}
         values = {**{f"message.{key}": value for key, value in flat(message or {}).items()}, **secret}
+        written = of_table(self.definition, message or {}) if self.has_tables else self.definition
         token = is_expanded.set(True)
         try:
-            definition = expand(self.name, self.definition, known)
+            definition = expand(self.name, written, known)
             made = Pipeline(name or self.name, **fill(name or self.name, definition, values))
         finally:
             is_expanded.reset(token)
-        names = {name for escaped, name in VARIABLE.findall(json.dumps(self.definition)) if not escaped}
+        names = {name for escaped, name in VARIABLE.findall(json.dumps(written)) if not escaped}
         made._variables = {name: known[name] for name in names if "." not in name} | secret
         made._given = dict(message or {})
         return made

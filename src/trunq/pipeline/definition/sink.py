@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from trunq.arrow.catalog import split_name
 from trunq.pipeline.definition.api import HttpSink
 from trunq.pipeline.definition.change import Applying
 from trunq.pipeline.definition.part import InPostgres
@@ -34,7 +35,7 @@ class TableSink(InPostgres, Applying):
             raise ValueError(f"mode = '{self.mode}' needs key = ['...'], the columns that name a row")
         if self.mode in ("append", "replace") and (self.key or self.newest):
             raise ValueError(f"key and newest are for the modes upsert and history, not for {self.mode}")
-        if any(len(part.strip('"').encode()) > 63 for part in self.table.split(".")):
+        if any(len(part.encode()) > 63 for part in split_name(self.table)):
             raise ValueError(f"table is {self.table[:40]}...: a name in Postgres has at most 63 bytes")
         return self
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from trunq.pipeline.definition.api import HttpSource
 from trunq.pipeline.definition.iso_duration import Span
 from trunq.pipeline.definition.part import InPostgres, Part
+from trunq.pipeline.definition.pattern import Patterns
 from trunq.pipeline.definition.storage import Stored
 
 
@@ -19,15 +20,32 @@ class TableSource(InPostgres):
     With `cursor`, an indexed time column, and `lag`, a run reads only rows not older than the newest one of
     the last run less the lag, and loses what was committed later than that. `capture` publishes changes into
     `queue`, where `subscription` holds them until they are written; both are made where they are not named.
+
+    `tables` stands in place of `table`: each table that one of these patterns of schema.table names, and none
+    of `except`, is read as one, with a state and runs of its own.
     """
 
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
     format: Literal["table"] = "table"
-    table: str
+    table: str = ""
+    tables: Patterns = []
+    except_: Patterns = Field([], alias="except")
     changes: Literal["window", "all", "capture"] = "window"
     cursor: str | None = None
     lag: Span | None = None
     queue: str | None = None
     subscription: str | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if not self.table and not self.tables:
+            raise ValueError("table is missing, or tables = ['schema.*']")
+        if self.table and self.tables:
+            raise ValueError("give table, or tables, not both")
+        if self.except_ and not self.tables:
+            raise ValueError("except goes with tables")
+        return self
 
     @model_validator(mode="after")
     def _both(self) -> Self:

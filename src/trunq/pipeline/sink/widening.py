@@ -61,13 +61,13 @@ def widen(connection: Connection, target: Target, kinds: table.Kinds, evolve: Ev
     """Widen what the pipeline lets be widened. Raises InvalidArgument, which names the column, for what it
     does not let, and SinkUnwritable while somebody holds the table.
     """
-    if not _wanted(connection, target, kinds, evolve):
+    if not widened(connection, target, kinds, evolve):
         return
     try:
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(_WAIT))
             connection.execute(sql.SQL("lock table {} in access exclusive mode").format(target.table))
-            for name, kind in _wanted(connection, target, kinds, evolve).items():
+            for name, kind in widened(connection, target, kinds, evolve).items():
                 _alter(connection, target, name, kind)
     except errors.LockNotAvailable as error:
         raise SinkUnwritable(
@@ -76,7 +76,8 @@ def widen(connection: Connection, target: Target, kinds: table.Kinds, evolve: Ev
         ) from error
 
 
-def _wanted(connection: Connection, target: Target, kinds: table.Kinds, evolve: Evolve) -> dict[str, str]:
+def widened(connection: Connection, target: Target, kinds: table.Kinds, evolve: Evolve) -> dict[str, str]:
+    """Columns to be widened, with their new types. Raises InvalidArgument for one that may not be."""
     wanted = {}
     there = catalog.columns(connection, target.quoted)
     for name, kind in kinds.items():

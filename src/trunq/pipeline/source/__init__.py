@@ -29,6 +29,17 @@ class Plan:
     state: State | None
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What the next run would read (None: nothing is new), and about how many rows (None: only reading
+    tells).
+    """
+
+    slice: dict[str, Any] | None
+    rows: int | None = None
+    is_exact: bool = False
+
+
 @dataclass(slots=True)
 class Context:
     """What a user's function may know of its run, and do.
@@ -72,6 +83,10 @@ class Source(Protocol):
 
     def plan(self, state: State) -> Plan:
         """The next slice after a state ({}: the first), of what is there now."""
+
+    def foresee(self, state: State) -> Foreseen | None:  # noqa: ARG002
+        """The next slice after a state, found without anything being written; None: only a run tells."""
+        return None
 
     def has_new(self, state: State) -> bool:
         """Whether there is a slice after a state; asked again and again, and to leave nothing behind."""

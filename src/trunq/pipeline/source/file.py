@@ -21,11 +21,13 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource as Model
-from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
 from trunq.pipeline.source.place import place
 from trunq.pipeline.source.typed import read_types, typed
 
 _ROWS: Final = 20_000
+_BEGINNING: Final = 1 << 20
+"""Bytes of a file in which lines are counted."""
 _SHOWN: Final = 10_000
 """Characters of a line that cannot be read."""
 _UNMATCHED: Final = "unmatched"
@@ -55,6 +57,29 @@ class FileSource(Source):
         if new and self._model.changed == "refuse":
             self._require_unread(new)
         return Plan({"files": new} if new else None, {k: v for k, v in state.items() if k != _UNMATCHED})
+
+    def foresee(self, state: State) -> Foreseen:
+        slice = self.plan(state).slice
+        return Foreseen(None, 0, is_exact=True) if slice is None else self.estimate(slice)
+
+    def estimate(self, slice: dict[str, Any]) -> Foreseen:
+        """Of Parquet as the files say; of others by the lines at the beginning of each."""
+        if self._model.format == "parquet":
+            rows = 0
+            for path, *_ in slice["files"]:
+                with self._readable(path):
+                    rows += parquet.read_metadata(path).num_rows
+            return Foreseen(slice, rows, is_exact=True)
+        rows = 0
+        for path, size, _ in slice["files"]:
+            with open(path, "rb") as file:
+                beginning = file.read(_BEGINNING)
+            lines = beginning.count(b"\n") + (
+                size <= _BEGINNING and not beginning.endswith(b"\n") and size > 0
+            )
+            lines = lines if size <= _BEGINNING else round(lines * size / _BEGINNING)
+            rows += max(0, lines - (self._model.format == "csv"))
+        return Foreseen(slice, rows)
 
     def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
         if set(range) != {"path"} or not isinstance(range["path"], str):

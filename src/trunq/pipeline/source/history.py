@@ -18,7 +18,7 @@ from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import HistorySource as Model
-from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
 
 
 class HistorySource(Source):
@@ -37,6 +37,16 @@ class HistorySource(Source):
                 client.transaction, self._model.queue, self._taker, state, self._model.max_messages
             )
         return Plan(slice, after)
+
+    def foresee(self, state: State) -> Foreseen | None:
+        """By what the taker has not said to have taken; a run sets its marks first."""
+        if not state:
+            return None
+        with Client(self._dsn, max_connections=1) as client:
+            slice = history.untaken(client.transaction, self._model.queue, self._taker)
+        leases = sum(part["leases"] for part in slice["parts"])
+        # A lease has one message or more.
+        return Foreseen(slice if leases else None, leases)
 
     def has_new(self, state: State) -> bool:
         """By the marks, which `plan` would write; they are the state, or a run behind it."""

@@ -16,7 +16,7 @@ from trunq.errors import InvalidPipeline, TickNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import QueueSource as Model
-from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick
 from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, split
@@ -32,6 +32,8 @@ _SCHEMA: Final = pa.schema(
 )
 _START: Final = Tick(0, "0:0:", 0)
 """Before all messages."""
+_COUNTED: Final = 1_000_000
+"""Messages that a look counts."""
 _WORTH_A_SHARE: Final = 20_000
 """Messages: another reader takes longer to start than to read so many."""
 
@@ -70,16 +72,30 @@ class QueueSource(Source):
                 return True
             seen = Snapshot.parse(ticks[0].snapshot) if ticks else BEGINNING
             new = sql.SQL(
-                "select exists (select from {0} where subscription_id is null and txid = any({1}::xid8[]))"
-                " or exists (select from {0} where subscription_id is null and (txid, id) >= ({2}::xid8, 0))"
-            ).format(
-                sql.Identifier("trunq_log", self._model.queue),
-                sql.Literal("{" + ",".join(map(str, seen.running)) + "}"),
-                sql.Literal(str(seen.xmax)),
-            )
+                "select exists (select from {0} where {1}) or exists (select from {0} where {2})"
+            ).format(sql.Identifier("trunq_log", self._model.queue), *_news(seen))
             with client.transaction() as connection:
                 row = connection.execute(new).fetchone()
         return bool(row and row[0])
+
+    def foresee(self, state: State) -> Foreseen:
+        """Up to what is committed: a run makes a tick, and the subscription."""
+        queue = self._model.queue
+        with Client(self._dsn, max_connections=1) as client:
+            if (lo := state.get("tick")) is None:
+                held = {row.subscription for row in client.status(queue)}
+                lo = client.position(queue, self._subscription) if self._subscription in held else 0
+            ticks = client.list_ticks(queue, lo, lo) if lo else []
+            if lo:
+                self._require(client, lo)
+            seen = Snapshot.parse(ticks[0].snapshot) if ticks else BEGINNING
+            count = sql.SQL("select count(*) from (select from {0} where {1} limit {2}) s").format(
+                sql.Identifier("trunq_log", queue), _after(seen), sql.Literal(_COUNTED)
+            )
+            with client.transaction() as connection:
+                row = connection.execute(count).fetchone()
+        rows = row[0] if row else 0
+        return Foreseen({"lo": lo, "hi": None} if rows else None, rows, is_exact=rows < _COUNTED)
 
     def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  # as all sources
         raise InvalidPipeline(
@@ -159,6 +175,21 @@ class QueueSource(Source):
                 if row and row[0]:
                     return True
         return False
+
+
+def _news(seen: Snapshot) -> tuple[sql.Composed, sql.Composed]:
+    """The conditions of what was published by transactions that a snapshot did not see: each has an index."""
+    running = sql.Literal("{" + ",".join(map(str, seen.running)) + "}")
+    return (
+        sql.SQL("subscription_id is null and txid = any({}::xid8[])").format(running),
+        sql.SQL("subscription_id is null and (txid, id) >= ({}::xid8, 0)").format(
+            sql.Literal(str(seen.xmax))
+        ),
+    )
+
+
+def _after(seen: Snapshot) -> sql.Composed:
+    return sql.SQL("({}) or ({})").format(*_news(seen))
 
 
 def _statement(queue: str, conditions: list[str]) -> str:

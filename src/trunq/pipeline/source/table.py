@@ -20,16 +20,17 @@ from typing import Any, Final
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.catalog import identifier
 from trunq.arrow.reader import fetch
 from trunq.arrow.value import OF_POSTGRES, TYPE
 from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
-from trunq.errors import InvalidPipeline
+from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.errors import SourceChanged
-from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
 from trunq.pipeline.work.column import require_known
@@ -52,6 +53,15 @@ coalesce(pg_catalog.pg_relation_filenode(c.oid)::bigint, 0), has_table_privilege
 (row_security_active(%(table)s::regclass) and c.oid <> %(table)s::regclass)
 from pg_class c where c.oid = any(%(oids)s::oid[]) order by c.oid"""
 
+_SIZE: Final = """with recursive below(oid) as (
+  select %(table)s::regclass::oid
+  union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+select coalesce(sum(pg_catalog.pg_relation_size(b.oid)), 0)::bigint / current_setting('block_size')::bigint,
+  (select relkind::text from pg_class where oid = %(table)s::regclass) from below b"""
+_COUNTED_PAGES: Final = 12_800
+"""100 MB: about what a look may read."""
+_COUNTED_ROWS: Final = 10_000_000
+
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialized view",
@@ -71,12 +81,10 @@ class TableSource(Source):
         self._chosen = pipeline.columns
         self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
         self._clock = Clock(pipeline.name)
-        parts = self._model.table.split(".")
-        if len(parts) > 2 or not all(parts):
-            raise InvalidPipeline(
-                f'"{self._model.table}" is not the name of a table', "write table, or schema.table"
-            )
-        self._table = sql.Identifier(*parts)
+        try:
+            self._table = identifier(self._model.table)
+        except InvalidArgument as error:
+            raise InvalidPipeline(error.message, error.hint) from None
 
     def plan(self, state: State) -> Plan:
         with self._connected() as connection:
@@ -92,6 +100,34 @@ class TableSource(Source):
             query = sql.SQL("select exists (select from {} where {})").format(self._table, self._where(slice))
             row = connection.execute(query).fetchone()
         return Plan(slice if row and row[0] else None, after)
+
+    def foresee(self, state: State) -> Foreseen:
+        slice = self.plan(state).slice
+        return Foreseen(None, 0, is_exact=True) if slice is None else self.estimate(slice)
+
+    def estimate(self, slice: dict[str, Any]) -> Foreseen:
+        """How many rows a slice has: counted, in a sample of a large table."""
+        with self._connected() as connection:
+            found = connection.execute(_SIZE, {"table": self._quoted}).fetchone()
+            pages, kind = found or (0, "v")
+            if kind in "vf":
+                # What it costs to count it, nobody knows.
+                guess = sql.SQL("explain (format json) select from {} where {}")
+                plan = connection.execute(guess.format(self._table, self._where(slice))).fetchone()
+                return Foreseen(slice, None if plan is None else plan[0][0]["Plan"]["Plan Rows"])
+            sample: sql.Composable = sql.SQL("")
+            if pages > _COUNTED_PAGES:
+                # Of a table by blocks; those that are not looked at cost nothing.
+                share = sql.Literal(100.0 * _COUNTED_PAGES / pages)
+                sample = sql.SQL("tablesample system ({})").format(share)
+            query = sql.SQL("select count(*) from (select from {} {} where {} limit {}) s").format(
+                self._table, sample, self._where(slice), sql.Literal(_COUNTED_ROWS)
+            )
+            row = connection.execute(query).fetchone()
+        assert row is not None
+        if pages > _COUNTED_PAGES:
+            return Foreseen(slice, round(row[0] * pages / _COUNTED_PAGES))
+        return Foreseen(slice, row[0], is_exact=row[0] < _COUNTED_ROWS)
 
     def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
         if set(range) != {"column", "from", "to"} or not all(

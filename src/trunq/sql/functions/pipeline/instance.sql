@@ -156,7 +156,7 @@ create or replace function trunq.list_instances(p_pipeline text, p_limit integer
 returns table (
   pipeline text, value text, runs bigint, open_run bigint, open_since timestamptz, failures integer, failing_since timestamptz, error text,
   last_outcome text, last_ended_at timestamptz, quarantined bigint, paused boolean, put_off_until timestamptz, put_off_for text,
-  rows_today bigint, bytes_today bigint, fresh_at timestamptz, message jsonb, state jsonb, instances bigint
+  rows_today bigint, bytes_today bigint, fresh_at timestamptz, message jsonb, state jsonb, refused text, hint text, instances bigint
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -170,7 +170,7 @@ begin
       coalesce(greatest(p.paused_until, v_pipeline.paused_until) > v_now, false),
       case when p.put_off_until > v_now then p.put_off_until end, case when p.put_off_until > v_now then p.put_off_for end,
       case when p.day = trunq._today() then p.day_rows else 0 end, case when p.day = trunq._today() then p.day_bytes else 0 end,
-      coalesce(p.newest_at, greatest(p.looked_at, l.begun_at)), p.message, p.state, count(*) over ()
+      coalesce(p.newest_at, greatest(p.looked_at, l.begun_at)), p.message, p.state, p.refused, p.hint, count(*) over ()
     from trunq.pipeline p
     left join trunq.pipeline_run o on o.pipeline_id = p.pipeline_id and o.backfill = 0 and o.ended_at is null
     left join lateral (
@@ -181,9 +181,9 @@ begin
       select r.outcome, r.ended_at, r.error, case when r.outcome = 'done' then r.begun_at end as begun_at from trunq.pipeline_run r
       where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is not null order by r.number desc limit 1
     ) l on true
-    where p.parent_id = v_pipeline.pipeline_id
-    order by coalesce(f.failures, 0) desc, p.put_off_until > v_now desc nulls last, o.begun_at nulls last, l.ended_at nulls first, p.name limit p_limit;
+    where v_pipeline.pipeline_id in (p.parent_id, case when p.parent_id is not null then p.pipeline_id end)
+    order by coalesce(f.failures, 0) desc, p.refused is null, p.put_off_until > v_now desc nulls last, o.begun_at nulls last, l.ended_at nulls first, p.name limit p_limit;
 end $$;
 comment on function trunq.list_instances is
-  'The instances of a pipeline with per, p_limit of them at most (100), the worst first: those whose open run fails, the most often first; those that a limit puts off; those with an open run, the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every function takes in the place of that of a pipeline; failures, failing_since, error: of its open run; rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of them; instances: how many there are.
+  'The instances of a pipeline with per (of the name of an instance that one), p_limit of them at most (100), the worst first: those whose open run fails, the most often first; those of tables that cannot be read or are gone (refused, with the way out); those that a limit puts off; those with an open run, the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every function takes in the place of that of a pipeline; failures, failing_since, error: of its open run; rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of them; instances: how many there are.
 Raises: TQ005, TQ030.';

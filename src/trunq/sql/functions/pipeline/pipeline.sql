@@ -18,6 +18,7 @@ declare
 begin
   perform trunq._check_name('pipeline', p_pipeline);
   v_followers := trunq._check_definition(p_pipeline, p_definition);
+  p_definition := trunq._check_tables(p_pipeline, p_definition);
   if not exists (select from trunq.queue q where q.name = 'pipelines') then
     perform trunq.create_queue('pipelines', p_lanes => case when p_definition ? 'per' then 'priority,key' end);
   end if;
@@ -72,11 +73,11 @@ Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq._slice_part(p_source jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  -- A slice of files is a list of them, one of an API has pages that were landed, one of a function is its state.
+  -- Which of many tables it is of, the message of its run says. A slice of files is a list of them, one of an API has pages that were landed, one of a function is its state.
   select case when p_source->>'format' in ('csv', 'json', 'parquet', 'python') then jsonb_build_object('format', p_source->>'format')
     when p_source->>'format' = 'http' then p_source - '{headers,oauth,per_second,time_out,types,keep,max_pages,rows,errors}'::text[]
     when p_source->>'format' = 'history' then p_source - '{payload,max_messages}'::text[]
-    else p_source end
+    else p_source - '{tables,except}'::text[] end
 $$;
 comment on function trunq._slice_part is 'What of a source a slice, once it is fixed, depends on.';
 
@@ -95,14 +96,15 @@ begin
   perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
   perform trunq._leave_takers(p_pipeline, null);
   perform trunq._leave_capture(p_pipeline, null);
-  perform from trunq.pipeline p where p.name = p_pipeline for no key update;
+  -- A look that is at it may find that its table is back.
+  perform trunq._require_no_table(trunq._hold_pipeline(p_pipeline));
   perform from trunq.pipeline p where p.parent_id = v_pipeline.pipeline_id for update;
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
 end $$;
 comment on function trunq.drop_pipeline is
   'Drops a pipeline with its state, its trigger, its runs and its quarantine, and the capture that it made. What it wrote stays, and so do messages that ask for runs of it.
-Raises: TQ030; TQ031 while another runs it after itself; TQ009 while an open transaction uses the table that it captures.
+Raises: TQ030; TQ031 while another runs it after itself, and for one of many tables that is there; TQ009 while an open transaction uses the table that it captures.
 Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq.list_pipelines(p_pipeline text default null)
@@ -184,7 +186,7 @@ begin
         format('give it to pipeline "%s", or leave it out', split_part(p_pipeline, '/', 1)));
     end if;
     v_key := split_part(p_pipeline, '/', 2);
-  elsif v_key is null and v_pipeline.definition ? 'per' then
+  elsif v_key is null and v_pipeline.definition ? 'per' and (p_payload is not null or not v_pipeline.definition->'source' ? 'tables') then
     perform trunq._fail('TQ031', format('pipeline "%s" has a run for each %s, and the message has none that can be one: %s', p_pipeline, v_pipeline.definition->>'per',
       left(coalesce(p_payload::text, 'null'), 100)), format('trunq pipeline run %s --message ''%s''', p_pipeline,
       trunq._nest(string_to_array(substr(v_pipeline.definition->>'per', 9), '.'), '"acme"')));
@@ -192,50 +194,64 @@ begin
   return trunq.publish('pipelines', p_payload, p_pipeline, v_key, p_priority => p_priority);
 end $$;
 comment on function trunq.run_pipeline is
-  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run. With per, the message names the instance, whose value is its key; the name of an instance asks for a run of that one with the message that it had last. p_priority: in a queue "pipelines" with lanes by priority, the smallest first.
+  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run. With per, the message names the instance, whose value is its key; the name of an instance asks for a run of that one with the message that it had last. Of a pipeline of many tables, no payload asks for a run of each table. p_priority: in a queue "pipelines" with lanes by priority, the smallest first.
 Returns: the id of the message.
 Raises: TQ001, TQ005, TQ030, TQ006; TQ031 for a message without what per names.';
 
-create or replace function trunq.backfill_pipeline(p_pipeline text, p_range jsonb) returns bigint
+create or replace function trunq.backfill_pipeline(p_pipeline text, p_range jsonb, p_every text default null, p_at_once integer default 1) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
-  v_definition jsonb := v_pipeline.definition;
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+begin
+  perform trunq._check_backfill(v_pipeline, p_range);
+  if p_every is not null then
+    return trunq._begin_shares(v_pipeline, p_range, p_every, p_at_once);
+  elsif p_at_once is distinct from 1 then
+    perform trunq._fail('TQ005', format('pipeline "%s": at_once is for a range in shares', p_pipeline), 'give p_every, as ''1 month''');
+  end if;
+  return trunq._publish_range(p_pipeline, p_range, false);
+end $$;
+comment on function trunq.backfill_pipeline is
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and no function, sql or transform changes rows, nor cast, rename or mask a column. p_every cuts the range into shares of that length (1 month, or a number where from and to are numbers), up to 10,000: each is a run of its own, p_at_once of them (1, up to 32) at a time. list_backfills tells how far they are, rerun_shares runs those again that failed.
+Returns: the id of the message; of shares, that of the first, which names the backfill.
+Raises: TQ001, TQ005, TQ030, TQ031.
+Locks: the pipeline.';
+
+create or replace function trunq._check_backfill(p_pipeline trunq.pipeline, p_range jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_definition jsonb := p_pipeline.definition;
   v_sink jsonb := v_definition->'sink';
   v_mode text := coalesce(v_sink->>'mode', 'append');
 begin
-  perform trunq._require_own_runs(v_pipeline);
+  perform trunq._require_own_runs(p_pipeline);
   if jsonb_typeof(p_range) is distinct from 'object' or p_range = '{}' then
-    perform trunq._fail('TQ031', format('pipeline "%s": a range to fill is a JSON object, not %s', p_pipeline, left(coalesce(p_range::text, 'null'), 100)),
+    perform trunq._fail('TQ031', format('pipeline "%s": a range to fill is a JSON object, not %s', p_pipeline.name, left(coalesce(p_range::text, 'null'), 100)),
       'of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}');
   elsif v_mode = 'replace_partitions' then
     -- A partition is replaced by what a range has of it, which has to be all of it.
     if v_sink->'partition_by' ? (p_range->>'column') is not true then
-      perform trunq._fail('TQ031', format('pipeline "%s" replaces whole partitions, and a range of %s may have a part of one', p_pipeline,
+      perform trunq._fail('TQ031', format('pipeline "%s" replaces whole partitions, and a range of %s may have a part of one', p_pipeline.name,
         coalesce(quote_ident(p_range->>'column'), 'no column')), format('of one of the columns in partition_by: %s', v_sink->'partition_by'));
     elsif v_definition ?| array['function', 'sql', 'transform'] then
-      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function, sql or transform: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function, sql or transform: nothing says that a range of the source has whole partitions of the sink', p_pipeline.name),
         'a range can be filled with mode upsert');
     elsif v_definition->'columns' ?| array['cast', 'rename', 'mask'] then
-      perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+      perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline.name),
         'a range can be filled with mode upsert');
     end if;
   elsif v_mode = 'apply' then
-    perform trunq._fail('TQ031', format('pipeline "%s" has every change of its table: a range of it is in the sink already', p_pipeline),
-      format('trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline));
+    perform trunq._fail('TQ031', format('pipeline "%s" has every change of its table: a range of it is in the sink already', p_pipeline.name),
+      format('trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline.name));
   elsif v_mode <> 'upsert' then
-    perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline, v_mode,
+    perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline.name, v_mode,
       case v_mode when 'replace' then 'alone, and all others gone' else 'twice' end), 'a range can be filled with mode upsert');
   elsif v_sink->>'newest' is null then
-    perform trunq._fail('TQ031', format('pipeline "%s": runs go on beside a backfill, which must not put an older row over a newer one', p_pipeline),
+    perform trunq._fail('TQ031', format('pipeline "%s": runs go on beside a backfill, which must not put an older row over a newer one', p_pipeline.name),
       'give its sink newest, a column that grows with each change of a row');
   end if;
-  return trunq.publish('pipelines', p_range, p_pipeline, nullif(split_part(p_pipeline, '/', 2), ''), p_headers => '{"backfill": true}');
 end $$;
-comment on function trunq.backfill_pipeline is
-  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and no function, sql or transform changes rows, nor cast, rename or mask a column.
-Returns: the id of the message.
-Raises: TQ001, TQ030, TQ031.';
+comment on function trunq._check_backfill is 'Refuses (TQ031) a range, or a pipeline whose sink would have rows of a range twice.';
 
 create or replace function trunq.set_pipeline_state(p_pipeline text, p_state jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$

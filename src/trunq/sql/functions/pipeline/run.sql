@@ -45,6 +45,9 @@ begin
   select r.* into v_run from trunq.pipeline_run r where r.message_id = p_message_id and r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null;
   if found then
     return jsonb_build_object('action', 'answer', 'run', trunq._tell_run(v_run));
+  elsif p_backfill and trunq._is_share_over(v_pipeline.pipeline_id, p_message_id) then
+    v_run.outcome := 'cancelled';
+    return jsonb_build_object('action', 'answer', 'run', trunq._tell_run(v_run));
   end if;
   if not p_backfill then
     select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and not r.is_settled order by r.number limit 1;
@@ -91,7 +94,8 @@ comment on function trunq._take_run is 'Has somebody take up a run.';
 
 create or replace function trunq._tell_pipeline(p_pipeline trunq.pipeline) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select jsonb_build_object('pipeline', p_pipeline.name, 'message', p_pipeline.message, 'identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked)
+  select jsonb_build_object('pipeline', p_pipeline.name, 'message', p_pipeline.message, 'identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked,
+    'refused', p_pipeline.refused, 'hint', p_pipeline.hint)
 $$;
 comment on function trunq._tell_pipeline is 'What whoever works on a run is to know of its pipeline.';
 
@@ -272,6 +276,7 @@ begin
       perform trunq._count_day(v_pipeline, v_attempt);
     end if;
   end if;
+  perform trunq._end_share(v_run, v_run.outcome, v_run.rows_out);
   delete from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null
     and r.run_id <= (select o.run_id from trunq.pipeline_run o where o.pipeline_id = v_pipeline.pipeline_id order by o.run_id desc offset 1000 limit 1);
   return trunq._tell_run(v_run);
@@ -346,6 +351,9 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
+  if p_backfill <> 0 and trunq._cancel_shares(v_pipeline, p_backfill) then
+    return true;
+  end if;
   -- It would ask for the same again at once.
   if p_backfill = 0 and v_pipeline.definition->'trigger' ? 'continuous' and (v_pipeline.paused_until > trunq.clock()) is not true then
     perform trunq.pause_pipeline(p_pipeline);
@@ -360,7 +368,7 @@ begin
   return true;
 end $$;
 comment on function trunq.cancel_pipeline is
-  'Cancels the open run of a pipeline, or of a backfill of it: none of its rows arrives, the state stays, and the next run reads from there. A run that no runner is working on ends at once; a runner that is working on it is told, and ends it (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay: such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until it is resumed.
+  'Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done: none of its rows arrives, the state stays, and the next run reads from there. A run that no runner is working on ends at once; a runner that is working on it is told, and ends it (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay: such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until it is resumed.
 Returns: false when no run is open.
 Raises: TQ030.
 Locks: the pipeline, the run.';
@@ -399,6 +407,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
     is_settled = r.backfill <> 0, failures = 0, failing_since = null
   where r.run_id = p_run.run_id;
   update trunq.pipeline p set done = p_run.number, asked = array_remove(p.asked, p_run.message_id) where p.pipeline_id = p_run.pipeline_id and p_run.backfill = 0;
+  select trunq._end_share(p_run, p_outcome, null);
   select trunq._call_runners();
 $$;
 comment on function trunq._give_up_run is 'Ends a run here; its sink is asked by whoever comes next.';
@@ -417,6 +426,7 @@ begin
   if v_run.backfill <> 0 or v_run.sink_number < v_run.number then
     update trunq.pipeline_run r set sink_number = null, ended_at = coalesce(r.ended_at, case when r.backfill <> 0 then trunq.clock() end),
       outcome = coalesce(r.outcome, case when r.backfill <> 0 then 'cancelled' end) where r.run_id = v_run.run_id;
+    perform trunq._end_share(v_run, 'cancelled', null);
   else
     -- The sink takes no run of a number that it has passed: this one cannot be in it any more.
     perform trunq._give_up_run(v_run, coalesce(v_run.outcome, 'cancelled'));

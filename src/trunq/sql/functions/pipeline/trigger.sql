@@ -35,7 +35,9 @@ begin
     perform trunq._fail('TQ031', format('%s: a trigger is on message or webhook, not on "%s"', v_what, left(coalesce(v_trigger->>'on', 'null'), 100)));
   elsif v_trigger->>'on' = 'message' then
     perform trunq._check_relay(p_pipeline, p_definition);
-  elsif p_definition ? 'per' and (v_trigger ? 'continuous' or v_trigger ?| '{every,cron}' and not v_trigger ? 'for') then
+  elsif v_source ? 'tables' and v_trigger ?| '{continuous,for}' then
+    perform trunq._fail('TQ031', format('%s has many tables, and each time of its trigger is for all of them', v_what), 'give it every or cron, without for');
+  elsif p_definition ? 'per' and not v_source ? 'tables' and (v_trigger ? 'continuous' or v_trigger ?| '{every,cron}' and not v_trigger ? 'for') then
     perform trunq._fail('TQ031', format('%s has a run for each %s, and its trigger says none', v_what, p_definition->>'per'),
       'with every or cron: "for": ["a", "b"], or {"table": "customer", "column": "name"}; or "on": "message"');
   elsif v_trigger ? 'for' and not p_definition ? 'per' then

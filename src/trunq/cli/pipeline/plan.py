@@ -1,0 +1,93 @@
+"""trunq pipeline plan: what the next run would do."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trunq import display
+from trunq.cli.ground import option
+from trunq.cli.ground.database import address
+from trunq.cli.ground.failure import in_shell
+from trunq.cli.ground.output import print_fact, say, write_json
+from trunq.cli.pipeline.pipeline import Name, app, read_json, require_extra
+
+if TYPE_CHECKING:
+    from trunq.pipeline.plan import Planned
+
+
+@option.verb(
+    app,
+    "plan",
+    "trunq pipeline plan flights",
+    "trunq pipeline plan flights --json | jq .columns",
+    "# Of a pipeline with per: each instance, or one",
+    "trunq pipeline plan orders",
+    "trunq pipeline plan orders/acme",
+)
+def plan(
+    name: Name,
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="JSON", help="What would ask for the run.")
+    ] = None,
+    limit: option.Limit = 100,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Say what the next run of a pipeline would read and write, and do none of it.
+
+    Nothing is written anywhere, and no message published. It says what the sink would get new columns for,
+    and why the run would fail, as far as that can be known from here: run it where the runner runs, with its
+    environment.
+    """
+    require_extra()
+    from trunq.pipeline.plan import plan_pipeline  # noqa: PLC0415  # Arrow takes a while
+
+    # Functions of pipelines are found in the current directory first, as a runner finds them.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    with address(database) as dsn:
+        planned = plan_pipeline(name, dsn, message=read_json("message", message), limit=limit)
+    if json:
+        write_json(asdict(planned))
+        return
+    _print(planned)
+    for each in planned.instances or []:
+        say("")
+        _print(each)
+
+
+def _print(planned: Planned) -> None:
+    say("The next run of pipeline {name}", name=planned.pipeline)
+    for fact, value in (
+        ("reads", planned.reads or None),
+        ("rows", _rows(planned)),
+        ("engine", f"{planned.engine}: {planned.why}" if planned.why else None),
+        ("columns", _columns(planned)),
+        ("added", ", ".join(f"{column} {kind}" for column, kind in planned.added.items()) or None),
+    ):
+        print_fact(fact, value, 12)
+    for note in planned.notes:
+        print_fact("note", note, 12)
+    for each in planned.refused:
+        hint = f": {in_shell(each['hint'])}" if each["hint"] else ""
+        print_fact("refused", f"{each['message']}{hint}", 12)
+    if not planned.refused and planned.instances is None:
+        say("Nothing is known that would stop it.")
+
+
+def _rows(planned: Planned) -> str | None:
+    if planned.rows is None:
+        return None if planned.slice is None else "only reading tells"
+    return ("" if planned.is_exact else "about ") + display.text(planned.rows)
+
+
+def _columns(planned: Planned) -> str | None:
+    if planned.columns is None:
+        return None
+    made = "the sink is made with " if planned.makes_sink else ""
+    return made + ", ".join(f"{column} {kind}" for column, kind in planned.columns.items())

@@ -1,0 +1,234 @@
+"""What a sink would have after a run: columns that it would get, and why it would refuse the rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from trunq.arrow import catalog, mark
+from trunq.arrow import table as tables
+from trunq.arrow.batch import for_lake
+from trunq.arrow.catalog import Connection
+from trunq.arrow.statement import Target
+from trunq.connection._sync.opening import open_lent
+from trunq.connection.address import complete
+from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
+from trunq.pipeline.definition.storage import is_remote
+from trunq.pipeline.sink.lake import lake_stage
+from trunq.pipeline.sink.widening import widened
+
+Columns = dict[str, str]
+
+
+@dataclass(slots=True)
+class Written:
+    """What it would have for the rows; columns None: it has none, or only a run tells."""
+
+    columns: Columns | None = None
+    added: Columns = field(default_factory=dict)
+    is_made: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
+    """What the sink would have after rows of this schema; None: it is not known.
+
+    Raises InvalidPipeline for what it would refuse.
+    """
+    look = _LOOKS.get(pipeline.sink.format)
+    if look is None:
+        return Written(notes=["what its sink takes, only a run tells"])
+    try:
+        return look(pipeline, dsn, schema)
+    except InvalidArgument as error:
+        raise InvalidPipeline(f"pipeline {pipeline.name}: {error.message}", error.hint) from None
+
+
+def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
+    model = pipeline.sink
+    assert isinstance(model, TableSink)
+    target = Target(model.table, model.mode, tuple(model.key), model.newest)
+    kinds = None if schema is None else tables.incoming(target, schema)
+    with open_lent(complete(model.dsn or dsn, f"trunq pipeline {pipeline.name}")) as connection:
+        is_there = catalog.is_there(connection, target.quoted)
+        _require_rights(connection, target, is_there=is_there)
+        if kinds is None:
+            return Written(is_made=not is_there)
+        if not is_there:
+            if unknown := [name for name in target.key if kinds[name] is None]:
+                raise InvalidArgument(f'nothing is known of the type of "{unknown[0]}"')
+            made = {name: kind for name, kind in kinds.items() if kind is not None}
+            return Written(made, made, is_made=True)
+        # With evolve = "ignore" the table stays as it is.
+        wider = widened(connection, target, kinds, pipeline.evolve)
+        now = {name: None if name in wider else kind for name, kind in kinds.items()}
+        found = tables.fit(connection, target, now, evolve="ignore")
+        generated = catalog.generated(connection, target.quoted)
+    new = {
+        name: kind
+        for name, kind in kinds.items()
+        if kind is not None and name not in found and name not in generated
+    }
+    written = Written({name: column.kind for name, column in found.items()} | wider)
+    written.notes += [
+        f"column {name} of {target.name} becomes {kind}, and is {found[name].kind}"
+        for name, kind in wider.items()
+    ]
+    return _evolved(pipeline, written, new, target.name)
+
+
+def _require_rights(connection: Connection, target: Target, *, is_there: bool) -> None:
+    """What the role of the sink has to be allowed."""
+    wanted = {"append": "insert", "replace": "insert,delete"}.get(target.mode, "insert,update")
+    if is_there:
+        for right in wanted.split(","):
+            row = connection.execute(
+                "select has_table_privilege(%s::regclass, %s)", (target.quoted, right)
+            ).fetchone()
+            if row is not None and not row[0]:
+                raise InvalidArgument(
+                    f"the role of its sink may not {right} in {target.name}",
+                    f"grant {wanted} on {target.name}",
+                )
+    else:
+        parts = target.table._obj
+        # The schema that a plain name falls into is the first of search_path.
+        schema = parts[0] if len(parts) == 2 else None
+        row = connection.execute(
+            "select n.nspname, has_schema_privilege(n.oid, 'create') from pg_namespace n"
+            " where n.nspname = coalesce(%s, current_schema())",
+            (schema,),
+        ).fetchone()
+        if row is None:
+            raise InvalidArgument(
+                f"there is no schema {schema or 'in search_path'} for {target.name}",
+                "create it: a run makes the table alone",
+            )
+        if not row[1]:
+            raise InvalidArgument(
+                f"the role of its sink may not create {target.name}",
+                f"grant create on schema {row[0]}, or make the table",
+            )
+    row = connection.execute(
+        "select coalesce(has_schema_privilege(to_regnamespace(%s), 'create'),"
+        " has_database_privilege(current_database(), 'create'))",
+        (mark.SCHEMA,),
+    ).fetchone()
+    if row is not None and not row[0]:
+        raise InvalidArgument(
+            f"the role of its sink may not use schema {mark.SCHEMA}, where rows are staged",
+            f"grant create on the database, or create schema {mark.SCHEMA} and grant create, usage on it",
+        )
+
+
+def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+    from trunq.arrow.delta import check_partitioning, open_table  # noqa: PLC0415  # needs deltalake
+
+    model = pipeline.sink
+    assert isinstance(model, DeltaSink)
+    if not is_remote(model.path):
+        _require_writable(model.path)
+    stage = lake_stage(pipeline.name, model)
+    with stage.explaining():
+        table = open_table(stage.uri, stage.options)
+    if schema is None:
+        return Written(is_made=table is None)
+    lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
+    needed = [*model.key, *([model.newest] if model.newest else [])]
+    if missing := [name for name in needed if name not in lake.names]:
+        raise InvalidArgument(
+            f'there is no column "{missing[0]}" in the rows; there are {", ".join(lake.names)}'
+        )
+    check_partitioning(lake, model.partition_by)
+    coming = {each.name: str(each.type) for each in lake}
+    if table is None:
+        return Written(coming, coming, is_made=True)
+    there = {each.name: str(each.type) for each in pa.schema(table.schema().to_arrow())}
+    if list(there) == ["trunq_blank"]:
+        return Written(coming, coming)
+    partitions = list(table.metadata().partition_columns)
+    if model.partition_by and model.partition_by != partitions:
+        raise InvalidArgument(
+            f"{model.path} is partitioned by ({', '.join(partitions)}), and partition_by is"
+            f" ({', '.join(model.partition_by)})",
+            "write to another path: a Delta table keeps its partitions",
+        )
+    for name, kind in coming.items():
+        if there.get(name, kind) != kind:
+            raise InvalidArgument(
+                f'column "{name}" of {model.path} is {there[name]} and comes as {kind}', "cast the column"
+            )
+    written = Written({name: kind for name, kind in there.items() if name in coming})
+    return _evolved(
+        pipeline, written, {name: kind for name, kind in coming.items() if name not in there}, model.path
+    )
+
+
+def _evolved(pipeline: Pipeline, written: Written, new: Columns, target: str) -> Written:
+    """With what becomes of columns that the sink has not."""
+    if not new:
+        return written
+    if pipeline.evolve.columns == "refuse":
+        raise InvalidArgument(
+            f'column "{next(iter(new))}" is new: {target} has none', 'evolve = "add" adds it'
+        )
+    if pipeline.evolve.columns == "ignore":
+        written.notes.append(f"left out, since {target} has no such columns: {', '.join(new)}")
+    else:
+        written.added = new
+        written.columns = {**(written.columns or {}), **new}
+    return written
+
+
+def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+    path = str(getattr(pipeline.sink, "path", ""))
+    if not is_remote(path):
+        _require_writable(path)
+    lake = None if schema is None else for_lake(pa.RecordBatch.from_pylist([], schema)).schema
+    columns = None if lake is None else {each.name: str(each.type) for each in lake}
+    return Written(
+        columns,
+        is_made=not is_remote(path) and not Path(path).exists(),
+        notes=["each run writes files of its own, with its columns"],
+    )
+
+
+def _require_writable(path: str) -> None:
+    there = Path(path).absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidArgument(
+            f"{there} is no directory that this process may write into", "a runner needs that right"
+        )
+
+
+def _queue(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+    model = pipeline.sink
+    assert isinstance(model, QueueSink)
+    if schema is not None and model.key is not None and model.key not in schema.names:
+        raise InvalidArgument(
+            f'there is no column "{model.key}" in the rows, whose values are to be keys; there are'
+            f" {', '.join(schema.names)}"
+        )
+    return Written(notes=[] if schema is None else [f"a payload has {', '.join(schema.names)}"])
+
+
+def _http(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+    return Written(notes=["whether the API takes the rows, only a run tells"])
+
+
+_LOOKS: Final[dict[str, Callable[[Pipeline, str, pa.Schema | None], Written]]] = {
+    "table": _table,
+    "delta": _delta,
+    "parquet": _parquet,
+    "queue": _queue,
+    "http": _http,
+}
