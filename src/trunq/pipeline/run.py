@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from trunq import Client
 from trunq.errors import InvalidPipeline
@@ -23,9 +23,10 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
-from trunq.pipeline.figures import Figures, timed
+from trunq.pipeline.figures import Figures, freshness_of, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
+from trunq.pipeline.left import remove_left
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink
@@ -53,30 +54,64 @@ class Executor:
 
     def execute(self, asked: Asked, lost: threading.Event | None = None) -> dict[str, Any]:
         """What became of the run that a message asks for. Raises Wait, RunOver when `lost` was set."""
+        if asked.left is not None:
+            return remove_left(self.control, self.dsn, asked.left)
         while True:
             opened = self.control.open(asked)
             if opened["action"] == "begin":
-                written = read_definition(asked.pipeline, opened["definition"])
-                if (each := values_of_trigger(written, asked, self.dsn)) is not None:
-                    return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
+                with self._noting(asked.pipeline):
+                    written = read_definition(asked.pipeline, opened["definition"])
+                    each = values_of_trigger(written, asked, self.dsn)
+                if each is not None:
+                    return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, *each)}
                 opened = self._open_new(asked, written)
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]), put_off=opened.get("why"))
-            written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
             asked = replace(asked, pipeline=opened["pipeline"])
-            pipeline = expanded_for(written, asked, opened)
+            is_open = opened["action"] == "take"
+            with self._noting(asked.pipeline, is_open and _run(opened, opened["run"]), asked):
+                written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
+                pipeline = expanded_for(written, asked, opened)
             with redacted(pipeline):
-                if opened["action"] == "take":
+                if is_open:
                     told = opened["run"]
-                elif (told := self._plan(pipeline, asked, opened)) is None:
-                    return {"outcome": "nothing new"}
-                elif not told:
-                    continue
-                result = self._take(pipeline, _run(pipeline, opened, told), asked, lost or threading.Event())
+                else:
+                    with self._noting(asked.pipeline, None, asked, pipeline):
+                        told = self._plan(pipeline, asked, opened)
+                    if told is None:
+                        if opened["failures"]:
+                            self.control.note_plan(asked.pipeline)
+                        return {"outcome": "nothing new"}
+                    if not told:
+                        continue
+                result = self._take(pipeline, _run(opened, told), asked, lost or threading.Event())
             if told["message_id"] == asked.message_id:
                 return result
+
+    @contextmanager
+    def _noting(
+        self,
+        name: str,
+        run: Run | Literal[False] | None = None,
+        asked: Asked | None = None,
+        pipeline: Pipeline | None = None,
+    ) -> Iterator[None]:
+        """Notes why a run could not begin, or an open one not go on: nobody else has seen it."""
+        try:
+            yield
+        except (Wait, RunOver, MessageRefused):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            # A database that is away for a moment is the worker's to tell.
+            with suppress(Exception):
+                if run and asked is not None:
+                    self.control.let_go(run, asked.message_id, why)
+                elif asked is None or not asked.is_backfill:
+                    self.control.note_plan(name, why if pipeline is None else redact(pipeline, why))
+            raise
 
     def _open_new(self, asked: Asked, written: Pipeline) -> dict[str, Any]:
         """What is to be done once the instance of a message has begun."""
@@ -176,6 +211,10 @@ class Executor:
                 f" that run brought comes again then, unless trunq pipeline state {run.pipeline} --set says a"
                 " later place before the next run",
             )
+        if mark.attempt not in (0, run.attempt):
+            # Whoever committed it may have been killed before it tidied up.
+            with suppress(Exception):
+                sink.clear(replace(run, number=run.number + 1))
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))
         return _answer(finished)
@@ -207,7 +246,7 @@ class Executor:
         attempt = self.control.attempt(run)
         if attempt is None:
             return 0
-        run.attempt, run.figures = attempt, Figures()
+        run.attempt, run.figures = attempt, Figures(newest_by=freshness_of(pipeline))
         try:
             with self._watched(pipeline, run, asked.message_id, lost) as check:
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
@@ -247,9 +286,9 @@ class Executor:
             watch.end()
 
 
-def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Run:
+def _run(opened: dict[str, Any], told: dict[str, Any]) -> Run:
     return Run(
-        pipeline.name,
+        opened["pipeline"],
         str(opened["identity"]),
         told["run_id"],
         told["number"],

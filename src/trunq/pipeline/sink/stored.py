@@ -57,14 +57,7 @@ class StoredStage:
 
     def begin(self, run: Run) -> None:
         """Remove what older runs left, and refuse a storage on which two writers could both be first."""
-        begin = f"{self.root}{STAGE}/{prefix(run)}"
-        old = [
-            entry.path
-            for entry in self.storage.walk(f"{self.root}{STAGE}")
-            if entry.path.startswith(begin)
-            and int(entry.path.removeprefix(begin).partition("-")[0]) < run.number
-        ]
-        self.storage.remove(old)
+        self.clear(run)
         probe = f"{self.root}{STAGE}/probe"
         # The first time it is not there.
         if self.storage.swap(probe, b"", None) and self.storage.swap(probe, b"", None):
@@ -73,6 +66,18 @@ class StoredStage:
                 " (If-None-Match), so two runners at once could lose rows",
                 "take a storage with conditional writes, as S3, GCS, Azure and MinIO are",
             )
+
+    def clear(self, run: Run) -> bool:
+        """Remove what runs before this one left."""
+        begin = f"{self.root}{STAGE}/{prefix(run)}"
+        old = [
+            entry.path
+            for entry in self.storage.walk(f"{self.root}{STAGE}")
+            if entry.path.startswith(begin)
+            and int(entry.path.removeprefix(begin).partition("-")[0]) < run.number
+        ]
+        self.storage.remove(old)
+        return True
 
     def write(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Write a part, and say how many rows it has."""

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from trunq.arrow.batch import like
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Refuse, Steps, resuming
@@ -55,6 +56,26 @@ def given_again(
             rows = like(as_before(rows, known), known)
         if rows.num_rows:
             yield rows
+
+
+def fitted(of_source: pa.Schema | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the quarantine gave, for a function that may have refused rows of its own making: the columns that
+    the source has are of its types, where their values can be; others are as JSON has them.
+    """
+    for batch in batches:
+        columns = [_fitted(batch.select([name]), of_source) for name in batch.schema.names]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _fitted(batch: pa.RecordBatch, of_source: pa.Schema | None) -> pa.Array:
+    [name] = batch.schema.names
+    if of_source is None or name not in of_source.names:
+        return batch.column(0)
+    schema = pa.schema([of_source.field(name)])
+    try:
+        return like(as_before(batch, schema), schema).column(0)
+    except (InvalidPipeline, pa.ArrowInvalid, ValueError):
+        return batch.column(0)
 
 
 @dataclass(frozen=True, slots=True)
