@@ -340,7 +340,7 @@ def test_the_run_that_was_killed_was_ended_by_the_next_runner(
 
 
 def test_the_run_says_what_it_does_and_where_things_are(ran: Ran) -> None:
-    assert "51 of 51 numbers are the same in the input and in this run" in ran.said
+    assert "63 of 63 numbers are the same in the input and in this run" in ran.said
     assert "the first attempt failed at 47 %, the second went on from there" in ran.said
     assert re.search(r"it had the flights counted \d+ times", ran.said)
     for place in ("demo/report.html", "demo/lake/flights", "demo/database", "postgresql://"):
@@ -369,7 +369,7 @@ def test_the_report_shows_the_numbers_and_needs_no_network(ran: Ran, expected: d
             assert f"{count:,}" in page
     assert "0 lost, 0 doubled." in page
     assert len(page) < 2_000_000
-    assert page.count('class="good">same') == 51
+    assert page.count('class="good">same') == 63
     assert page.count("Plotly.newPlot(") >= 6
     fetched = re.findall(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)\s*=", page)
     assert fetched == []
