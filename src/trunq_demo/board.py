@@ -1,9 +1,9 @@
-"""One definition, three customers: each airport of New York keeps a board of the month's flights, and one pipeline
-copies all three.
+"""One definition, three customers: each airport of New York keeps a board of the month's flights, and one
+pipeline copies all three.
 
-Newark asks for a run after every few flights, more often than the pipeline's rate lets it; the others ask seldom,
-and do not wait for it. In the middle, LaGuardia begins to put the day before the number of a flight: a column
-of its board, and of its copy, becomes wider.
+Newark asks for a run after every few flights, more often than the pipeline's rate lets it; the others ask
+seldom, and do not wait for it. In the middle, LaGuardia begins to put the day before the number of a flight:
+a column of its board, and of its copy, becomes wider.
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ class Airport:
         """The lines of its board."""
         own = [flight for flight in month if flight["origin"] == self.code.upper()]
         return [
-            [each["row"], self.number(each, at * self.parts // len(own)), each["carrier"], each["tailnum"], each["dest"]]
+            [
+                each["row"],
+                self.number(each, at * self.parts // len(own)),
+                each["carrier"],
+                each["tailnum"],
+                each["dest"],
+            ]
             for at, each in enumerate(own)
         ]
 
@@ -106,10 +112,14 @@ class Boards:
                 for part in range(airport.parts):
                     if part == airport.widens:
                         table = sql.Identifier("demo", f"board_{airport.code}")
-                        connection.execute(sql.SQL("alter table {} alter number type numeric(6)").format(table))
+                        connection.execute(
+                            sql.SQL("alter table {} alter number type numeric(6)").format(table)
+                        )
                     some = [row for at, row in enumerate(rows) if at * airport.parts // len(rows) == part]
                     write(connection, airport.code, some)
-                    self.asked[airport.code].append(self.client.run_pipeline(PIPELINE, {"airport": airport.code}))
+                    self.asked[airport.code].append(
+                        self.client.run_pipeline(PIPELINE, {"airport": airport.code})
+                    )
                     if self._stopped.wait(airport.pause):
                         return
         except Exception as error:

@@ -81,9 +81,9 @@ def _throttled(customers: list[Customer]) -> str:
     most = max(customers, key=lambda each: len(each.asked))
     others = max(each.waited for each in customers if each is not most)
     return (
-        f"{escape(most.name)} asked {len(most.asked)} times and got {len(most.runs)} runs, each with all that had come"
-        f" meanwhile: half of its requests waited longer than {most.waited:.1f} s. Nobody waited for it: of the others,"
-        f" {others:.1f} s at most."
+        f"{escape(most.name)} asked {len(most.asked)} times and got {len(most.runs)} runs, each with all that"
+        f" had come meanwhile: its requests waited {most.waited:.1f} s (median). Nobody waited for it: those"
+        f" of the others waited {others:.1f} s."
     )
 
 

@@ -22,9 +22,7 @@ MANY = 1000
 
 def gather(client: Client, asked: Mapping[str, Sequence[int]]) -> list[Customer]:
     """Each airport, by its own runs and requests; times are seconds since the first request."""
-    at = {
-        code: sorted(client.show_message("pipelines", id)[0].created_at for id in ids) for code, ids in asked.items()
-    }
+    at = {code: [_published(client, id) for id in ids] for code, ids in asked.items()}
     runs = {airport.code: _runs(client, airport) for airport in AIRPORTS}
     first = min(times[0] for times in at.values())
     last = max(run.ended_at for each in runs.values() for run in each if run.ended_at is not None)
@@ -45,6 +43,12 @@ def gather(client: Client, asked: Mapping[str, Sequence[int]]) -> list[Customer]
         )
         for airport in AIRPORTS
     ]
+
+
+def _published(client: Client, id: int) -> datetime:
+    at = client.show_message("pipelines", id)[0].published_at
+    assert at is not None
+    return at
 
 
 def _runs(client: Client, airport: Airport) -> list[PipelineRun]:

@@ -114,10 +114,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Customer:
-    """An airport whose board is copied: when it asked, and its runs, in seconds since the first request of all.
+    """An airport whose board is copied: when it asked, and its runs, in seconds since the first request.
 
-    `waited`: of its requests, the median until the run began that had what was asked for; `age`: how old its copy was
-    when the last run of all had ended; `changes`: of columns.
+    `waited`: of its requests, the median until the run began that had what was asked for; `age`: how old its
+    copy was when the last run of all had ended; `changes`: of columns.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Stages that are not dropped (dlt#2534): after success, failure and kill, and with a pipeline or a customer that is
-dropped, none stays, and what others have staged is theirs.
+"""Stages that are not dropped (dlt#2534): after success, failure and kill, and with a pipeline or a customer
+that is dropped, none stays, and what others have staged is theirs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Staging:
         """All that is staged anywhere."""
         found = [
             name
-            for (name,) in self.bench.sql("select relname from pg_class where relname ~ '^stage_' and relkind = 'r'")
+            for (name,) in self.bench.sql(
+                "select relname from pg_class where relname ~ '^stage_' and relkind = 'r'"
+            )
         ]
         found += [path.name for path in (self.at / "moved" / "_trunq_stage").glob("*")]
         if self.address is not None:
@@ -98,7 +100,9 @@ def staging(
 
 
 @pytest.mark.parametrize("kind", WRITING)
-def test_nothing_is_staged_after_success_nor_after_failure(staging: Callable[[str], Staging], kind: str) -> None:
+def test_nothing_is_staged_after_success_nor_after_failure(
+    staging: Callable[[str], Staging], kind: str
+) -> None:
     place = staging(kind)
     name = place.make()
     assert place.bench.run(name, {"customer": "acme"})["rows_out"] == 2000
@@ -127,7 +131,12 @@ def test_who_ends_a_run_that_another_committed_leaves_nothing_of_it(
 ) -> None:
     place = staging(kind)
     name = place.make()
-    assert place.bench.execute(place.kill(name, "acme", "marked" if "s3 parquet" in kind else "committed"))["rows_out"] == 2000
+    assert (
+        place.bench.execute(place.kill(name, "acme", "marked" if "s3 parquet" in kind else "committed"))[
+            "rows_out"
+        ]
+        == 2000
+    )
     assert place.staged() == []
 
 
@@ -197,9 +206,9 @@ def test_a_stage_that_somebody_writes_into_waits(staging: Callable[[str], Stagin
         with pytest.raises(Wait):
             place.bench.execute(message)
     assert place.bench.execute(message) == {"outcome": "removed"}
-    assert place.bench.execute(place.bench.client.publish("pipelines", None, kind=name, headers={"left": "x"})) == {
-        "outcome": "nothing left"
-    }
+    assert place.bench.execute(
+        place.bench.client.publish("pipelines", None, kind=name, headers={"left": "x"})
+    ) == {"outcome": "nothing left"}
     assert place.staged() == []
 
 
@@ -213,13 +222,19 @@ def test_a_subscription_to_the_queue_that_was_read_goes_with_its_customer(bench:
     for _ in range(times):
         for customer in ("acme", "other"):
             assert bench.run(name, {"customer": customer})["rows_out"] == 1
-        subscribed = [row for row in bench.client.list_subscriptions() if row.subscription.startswith("pipeline_")]
+        subscribed = [
+            row for row in bench.client.list_subscriptions() if row.subscription.startswith("pipeline_")
+        ]
         assert len(subscribed) == 2
         bench.client.drop_pipeline(f"{name}/acme")
-        [left] = [row for row in bench.client.list_subscriptions() if row.subscription.startswith("pipeline_")]
+        [left] = [
+            row for row in bench.client.list_subscriptions() if row.subscription.startswith("pipeline_")
+        ]
         assert left.queue == "orders_other"
         bench.client.drop_pipeline(name)
-        assert [row for row in bench.client.list_subscriptions() if row.subscription.startswith("pipeline_")] == []
+        assert [
+            row for row in bench.client.list_subscriptions() if row.subscription.startswith("pipeline_")
+        ] == []
         # It begins anew with what the queue still has.
         bench.make(source, SINKS["append"], **EACH, name=name)
 

@@ -128,7 +128,9 @@ def test_an_open_run_whose_message_is_dead_is_named_and_the_way_out_ends_it(benc
     bench.client.reject(held[0], "for good")
     [(warning, hint)] = warnings(bench, "nobody goes on")
     assert f'run 1 of pipeline "{name}/acme" is open' in warning
-    assert hint == f"to go on: trunq pipeline run {name}/acme; to give it up: trunq pipeline cancel {name}/acme"
+    assert (
+        hint == f"to go on: trunq pipeline run {name}/acme; to give it up: trunq pipeline cancel {name}/acme"
+    )
     bench.sql("alter table moved_acme drop constraint moved_acme_id_check")
     bench.run(f"{name}/acme")
     assert bench.one("select count(*) from moved_acme") == 1
@@ -189,7 +191,9 @@ def test_values_of_a_trigger_that_cannot_be_are_named_until_they_can(bench: Benc
     assert hint is not None
     assert hint.startswith("correct them in customer, or give message a pattern: trunq pipeline create FILE")
     # What it says: corrected, or no more there.
-    bench.sql("delete from customer where name in ('', '../x'); update customer set name = 'big' where name ~ ' '")
+    bench.sql(
+        "delete from customer where name in ('', '../x'); update customer set name = 'big' where name ~ ' '"
+    )
     fire()
     assert warnings(bench, "asks for no run") == []
     bench.sql("insert into customer values ('Acme')")

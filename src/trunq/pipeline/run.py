@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from trunq import Client
 from trunq.errors import InvalidPipeline
@@ -59,46 +59,46 @@ class Executor:
         while True:
             opened = self.control.open(asked)
             if opened["action"] == "begin":
-                with self._noting(asked.pipeline):
-                    written = read_definition(asked.pipeline, opened["definition"])
-                    each = values_of_trigger(written, asked, self.dsn)
-                if each is not None:
-                    return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, *each)}
-                opened = self._open_new(asked, written)
+                if (count := self._ask_each(asked, opened)) is not None:
+                    return {"outcome": "asked", "instances": count}
+                opened = self._open_new(asked, opened)
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]), put_off=opened.get("why"))
             asked = replace(asked, pipeline=opened["pipeline"])
             is_open = opened["action"] == "take"
-            with self._noting(asked.pipeline, is_open and _run(opened, opened["run"]), asked):
-                written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
-                pipeline = expanded_for(written, asked, opened)
+            with self._noting(asked, _run(opened, opened["run"]) if is_open else None):
+                pipeline = expanded_for(_written(asked, opened), asked, opened)
             with redacted(pipeline):
-                if is_open:
-                    told = opened["run"]
-                else:
-                    with self._noting(asked.pipeline, None, asked, pipeline):
-                        told = self._plan(pipeline, asked, opened)
-                    if told is None:
-                        if opened["failures"]:
-                            self.control.note_plan(asked.pipeline)
-                        return {"outcome": "nothing new"}
-                    if not told:
-                        continue
+                told = opened["run"] if is_open else self._planned(pipeline, asked, opened)
+                if told is None:
+                    return {"outcome": "nothing new"}
+                if not told:
+                    continue
                 result = self._take(pipeline, _run(opened, told), asked, lost or threading.Event())
             if told["message_id"] == asked.message_id:
                 return result
 
+    def _ask_each(self, asked: Asked, opened: dict[str, Any]) -> int | None:
+        """Where a trigger with `for` asks: of how many instances a run is asked for now."""
+        with self._noting(asked):
+            each = values_of_trigger(_written(asked, opened), asked, self.dsn)
+        return None if each is None else self.control.ask_each(asked.pipeline, *each)
+
+    def _planned(self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any]) -> dict[str, Any] | None:
+        """As `_plan`; whether that failed is known of the pipeline."""
+        with self._noting(asked, pipeline=pipeline):
+            told = self._plan(pipeline, asked, opened)
+        if told is None and opened["failures"]:
+            self.control.note_plan(asked.pipeline)
+        return told
+
     @contextmanager
     def _noting(
-        self,
-        name: str,
-        run: Run | Literal[False] | None = None,
-        asked: Asked | None = None,
-        pipeline: Pipeline | None = None,
+        self, asked: Asked, run: Run | None = None, pipeline: Pipeline | None = None
     ) -> Iterator[None]:
-        """Notes why a run could not begin, or an open one not go on: nobody else has seen it."""
+        """Notes why a run could not begin, or the open one not go on: nobody else has seen it."""
         try:
             yield
         except (Wait, RunOver, MessageRefused):
@@ -107,15 +107,16 @@ class Executor:
             why = f"{type(error).__name__}: {error}"
             # A database that is away for a moment is the worker's to tell.
             with suppress(Exception):
-                if run and asked is not None:
+                if run is not None:
                     self.control.let_go(run, asked.message_id, why)
-                elif asked is None or not asked.is_backfill:
-                    self.control.note_plan(name, why if pipeline is None else redact(pipeline, why))
+                elif not asked.is_backfill:
+                    told = why if pipeline is None else redact(pipeline, why)
+                    self.control.note_plan(asked.pipeline, told)
             raise
 
-    def _open_new(self, asked: Asked, written: Pipeline) -> dict[str, Any]:
+    def _open_new(self, asked: Asked, opened: dict[str, Any]) -> dict[str, Any]:
         """What is to be done once the instance of a message has begun."""
-        opened = self.control.open(asked, written.of_message(asked.payload))
+        opened = self.control.open(asked, _written(asked, opened).of_message(asked.payload))
         if opened["action"] == "begin":
             raise MessageRefused(
                 f"pipeline {asked.pipeline} has no rows of its own that could be sent again: each instance"
@@ -284,6 +285,10 @@ class Executor:
             raise
         finally:
             watch.end()
+
+
+def _written(asked: Asked, opened: dict[str, Any]) -> Pipeline:
+    return read_definition(asked.pipeline.partition("/")[0], opened["definition"])
 
 
 def _run(opened: dict[str, Any], told: dict[str, Any]) -> Run:

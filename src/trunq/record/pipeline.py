@@ -107,8 +107,9 @@ class QuarantineReason(NamedTuple):
 class PipelineInstance(NamedTuple):
     """A row of `list_instances`: a pipeline for one value of its `per`; `pipeline` is its name.
 
-    `failures`, `failing_since`, `error`: of its open run, or of tries to begin one. `put_off_until`: until when
-    its limits let no run begin, and by which of them (`put_off_for`), or a `pause` (None: until it is resumed). `rows_today`, `bytes_today`: what its sink took on this day
+    `failures`, `failing_since`, `error`: of its open run, or of tries to begin one. `put_off_until`: until
+    when its limits let no run begin, and by which of them (`put_off_for`), or a `pause`, with None: until it
+    is resumed. `rows_today`, `bytes_today`: what its sink took on this day
     of UTC, where there is a limit of them. `instances`: how many there are.
     """
 
