@@ -17,6 +17,7 @@ from trunq import Client
 from trunq.record.pipeline import PipelineRun
 from trunq_demo import api, board, customer, flights, lake, month, refund, sums, weather
 from trunq_demo.board import Boards
+from trunq_demo.customer import Copied
 from trunq_demo.evidence import Act, Kept, PipelineLine, Told
 from trunq_demo.fleet import Fleet, Member, ProcessDied
 from trunq_demo.flights import Flight
@@ -61,13 +62,13 @@ def play(stage: Stage, year: list[Flight]) -> Act:
             runner = _start(stage, 2)
             _go_on(stage, killed)
             writers.go_on()
-            asked = _copy_boards(stage, some)
+            copied = _copy_boards(stage, some)
             _follow(stage, writers)
             weather.write_late(hours, stage.place.incoming)
             _catch_up(stage)
         with stage.screen.step("Stopping the runner"):
             stage.fleet.stop(runner)
-    return _gather(stage, some, killed, register, asked, time.monotonic() - started)
+    return _gather(stage, some, killed, register, copied, time.monotonic() - started)
 
 
 def open_queues(client: Client) -> None:
@@ -146,17 +147,36 @@ def _go_on(stage: Stage, killed: set[Run]) -> None:
             _look(stage)
 
 
-def _copy_boards(stage: Stage, some: Sequence[Flight]) -> dict[str, list[int]]:
-    """While the airports write their boards, copy them; the messages by which each has asked."""
+def _copy_boards(stage: Stage, some: Sequence[Flight]) -> Copied:
+    """While the airports write their boards, copy them, until one has brought all that it may on a day."""
     with (
         stage.screen.step("Copying the boards of three airports, customers of one pipeline") as facts,
         Boards(stage.dsn, stage.client, some) as boards,
     ):
         while not boards.are_done:
             _look(stage)
-        _await(stage, *(id for ids in boards.asked.values() for id in ids))
+        *most, last = boards.asked[board.THROTTLED.code]
+        others = [id for code, ids in boards.asked.items() if code != board.THROTTLED.code for id in ids]
+        _await(stage, *most, *others)
+        warning = _await_limit(stage, last)
         facts += [f"{row.value} {row.runs} runs" for row in stage.client.list_instances(board.PIPELINE)]
-    return boards.asked
+    with stage.screen.step(f"Raising the limit of a day, which {board.THROTTLED.name} has reached"):
+        stage.client.create_pipeline(board.PIPELINE, board.pipeline(board.RAISED).definition)
+        # What is put off would come by itself, within ten minutes.
+        again = stage.client.run_pipeline(board.THROTTLED.instance)
+        stage.client.cancel(PIPELINES, [last])
+        _await(stage, again)
+    return Copied(boards.asked, last, again, warning)
+
+
+def _await_limit(stage: Stage, id: int) -> str | None:
+    """Until a request is put off; what an operator is told. (At midnight the limit begins anew: then none.)"""
+    while stage.client.show_message(PIPELINES, id)[0].state != "done":
+        for row in stage.client.list_warnings(PIPELINES):
+            if f'"{board.THROTTLED.instance}"' in row.warning:
+                return row.warning
+        _look(stage)
+    return None
 
 
 def _follow(stage: Stage, writers: Writers) -> None:
@@ -200,7 +220,7 @@ def _gather(
     some: Sequence[Flight],
     killed: set[Run],
     register: api.Register,
-    asked: dict[str, list[int]],
+    copied: Copied,
     seconds: float,
 ) -> Act:
     """Count what the act left, and compare it with the input."""
@@ -236,6 +256,6 @@ def _gather(
             for name in ("departures", "weather")
             for row in client.count_quarantine(name)
         ],
-        customers=customer.gather(client, asked),
+        customers=customer.gather(client, copied),
         checks=checks,
     )

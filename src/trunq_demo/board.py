@@ -1,8 +1,8 @@
 """One definition, three customers: each airport of New York keeps a board of the month's flights, and one
 pipeline copies all three.
 
-Newark asks for a run after every few flights, more often than the pipeline's rate lets it; the others ask
-seldom, and do not wait for it. In the middle, LaGuardia begins to put the day before the number of a flight:
+Newark, which has the most flights, passes the rows that a customer may bring on a day: its last part waits until
+somebody raises the limit, and nobody waits for it. In the middle, LaGuardia begins to put the day before the number of a flight:
 a column of its board, and of its copy, becomes wider.
 """
 
@@ -22,8 +22,11 @@ from trunq.pipeline import Pipeline
 from trunq_demo.flights import Flight
 
 PIPELINE: Final = "boards"
-RATE: Final = "1/second"
+ROWS_A_DAY: Final = 9_950
+"""More than the month has at JFK, fewer than at Newark."""
+RAISED: Final = 20_000
 NO_TAIL_NUMBER: Final = "no tail number"
+LOOK: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,16 @@ class Airport:
 
 
 AIRPORTS: Final = (
-    Airport("ewr", "Newark", parts=16, pause=0.25),
-    Airport("jfk", "JFK", parts=3, pause=1.6),
-    Airport("lga", "LaGuardia", parts=4, pause=1.3, widens=2),
+    Airport("ewr", "Newark", parts=32, pause=0.15),
+    Airport("jfk", "JFK", parts=4, pause=1.2),
+    Airport("lga", "LaGuardia", parts=4, pause=1.2, widens=2),
 )
 
 
-def pipeline() -> Pipeline:
+THROTTLED: Final = AIRPORTS[0]
+
+
+def pipeline(rows_a_day: int = ROWS_A_DAY) -> Pipeline:
     """The one definition."""
     return Pipeline(
         PIPELINE,
@@ -81,7 +87,7 @@ def pipeline() -> Pipeline:
         sink={"format": "table", "table": "demo.copy_${message.airport}"},
         checks=[{"name": NO_TAIL_NUMBER, "column": "tailnum", "not_null": True}],
         evolve="widen",
-        limits={"rate": RATE},
+        limits={"rows_a_day": rows_a_day},
     )
 
 
@@ -115,6 +121,8 @@ class Boards:
                         connection.execute(
                             sql.SQL("alter table {} alter number type numeric(6)").format(table)
                         )
+                    if airport is THROTTLED and part == airport.parts - 1:
+                        self._await_all(airport)
                     some = [row for at, row in enumerate(rows) if at * airport.parts // len(rows) == part]
                     write(connection, airport.code, some)
                     self.asked[airport.code].append(
@@ -124,6 +132,13 @@ class Boards:
                         return
         except Exception as error:
             self._errors.append(error)
+
+    def _await_all(self, airport: Airport) -> None:
+        """Until all that was written is in the copy: the next request is one too many for its day."""
+        for id in self.asked[airport.code]:
+            while self.client.show_message("pipelines", id)[0].state != "done":
+                if self._stopped.wait(LOOK):
+                    return
 
     def __enter__(self) -> Boards:
         for thread in self._threads:

@@ -21,7 +21,7 @@ def numbers(act: Act) -> dict[str, str]:
         "act_runs": "\n".join(map(_run, act.runs)),
         "act_kept": "\n".join(map(_kept, act.kept)),
         "act_customers": "\n".join(map(_customer, act.customers)),
-        "act_rate": escape(board.RATE.replace("/", " a ")),
+        "act_limit": f"{board.ROWS_A_DAY:,}",
         "act_throttled": _throttled(act.customers),
         "act_changed": _changed(act.customers),
         "act_checks": "\n".join(map(check_row, act.checks)),
@@ -77,13 +77,14 @@ def _customer(customer: Customer) -> str:
 
 
 def _throttled(customers: list[Customer]) -> str:
-    """Who asked for more than the rate allows."""
-    most = max(customers, key=lambda each: len(each.asked))
-    others = max(each.waited for each in customers if each is not most)
+    """Who reached the limit, and how that was seen."""
+    late = next((each for each in customers if each.put_off is not None), None)
+    if late is None or late.put_off is None:
+        return ""
     return (
-        f"{escape(most.name)} asked {len(most.asked)} times and got {len(most.runs)} runs, each with all that"
-        f" had come meanwhile: its requests waited {most.waited:.1f} s (median). Nobody waited for it: those"
-        f" of the others waited {others:.1f} s."
+        f"{escape(late.name)} has more flights than that: its last request waited, for"
+        f" {late.put_off.ended - late.put_off.began:.1f} s, until the limit was raised, and no other airport did."
+        f" Meanwhile <code>trunq status</code> said: <i>{escape(late.put_off.warning)}</i>."
     )
 
 

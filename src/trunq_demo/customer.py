@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -13,16 +14,26 @@ from psycopg import sql
 
 from trunq import Client
 from trunq.record.pipeline import PipelineRun
-from trunq_demo.board import AIRPORTS, NO_TAIL_NUMBER, PIPELINE, Airport
-from trunq_demo.evidence import Check, Customer, Span
+from trunq_demo.board import AIRPORTS, NO_TAIL_NUMBER, PIPELINE, THROTTLED, Airport
+from trunq_demo.evidence import Check, Customer, PutOff, Span
 from trunq_demo.flights import Flight
 
 MANY = 1000
 
 
-def gather(client: Client, asked: Mapping[str, Sequence[int]]) -> list[Customer]:
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The requests of each airport; that which a limit put off, and the one in its place; what was said of it."""
+
+    asked: Mapping[str, Sequence[int]]
+    late: int
+    again: int
+    warning: str | None
+
+
+def gather(client: Client, copied: Copied) -> list[Customer]:
     """Each airport, by its own runs and requests; times are seconds since the first request."""
-    at = {code: [_published(client, id) for id in ids] for code, ids in asked.items()}
+    at = {code: [_published(client, id) for id in ids] for code, ids in copied.asked.items()}
     runs = {airport.code: _runs(client, airport) for airport in AIRPORTS}
     first = min(times[0] for times in at.values())
     last = max(run.ended_at for each in runs.values() for run in each if run.ended_at is not None)
@@ -36,6 +47,7 @@ def gather(client: Client, asked: Mapping[str, Sequence[int]]) -> list[Customer]
             kept=sum(run.rows_bad or 0 for run in runs[airport.code]),
             waited=median(_waited(each, runs[airport.code]) for each in at[airport.code]),
             age=(last - (fresh[airport.code] or first)).total_seconds(),
+            put_off=_put_off(client, copied, first) if airport is THROTTLED else None,
             changes=[
                 f"{change.column_name} from {change.type_before} to {change.type} with run {change.number}"
                 for change in client.list_schema_changes(airport.instance)
@@ -49,6 +61,13 @@ def _published(client: Client, id: int) -> datetime:
     at = client.show_message("pipelines", id)[0].published_at
     assert at is not None
     return at
+
+
+def _put_off(client: Client, copied: Copied, first: datetime) -> PutOff | None:
+    if copied.warning is None:
+        return None
+    span = [(_published(client, id) - first).total_seconds() for id in (copied.late, copied.again)]
+    return PutOff(span[0], span[1], copied.warning)
 
 
 def _runs(client: Client, airport: Airport) -> list[PipelineRun]:

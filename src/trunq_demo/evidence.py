@@ -113,6 +113,15 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class PutOff:
+    """From when to when a limit let no run begin, and what was said of it meanwhile."""
+
+    began: float
+    ended: float
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
 class Customer:
     """An airport whose board is copied: when it asked, and its runs, in seconds since the first request.
 
@@ -127,6 +136,7 @@ class Customer:
     kept: int
     waited: float
     age: float
+    put_off: PutOff | None
     changes: list[str]
 
 

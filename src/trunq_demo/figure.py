@@ -231,6 +231,18 @@ def customers(rows: list[Customer]) -> go.Figure:
         customdata=[run.ended - run.began for row in rows for run in row.runs],
         hovertemplate="a run of %{customdata:.2f} s<extra></extra>",
     )
+    late = [(row.name, row.put_off) for row in rows if row.put_off is not None]
+    figure.add_bar(
+        base=[span.began for _, span in late],
+        x=[span.ended - span.began for _, span in late],
+        y=[places[name] - 0.14 for name, _ in late],
+        name="put off by its limit",
+        orientation="h",
+        width=0.26,
+        marker={"color": GREY, "opacity": 0.45},
+        customdata=[span.ended - span.began for _, span in late],
+        hovertemplate="put off for %{customdata:.1f} s<extra></extra>",
+    )
     figure.add_scatter(
         x=[at for row in rows for at in row.asked],
         y=[places[row.name] + 0.16 for row in rows for _ in row.asked],
@@ -239,6 +251,7 @@ def customers(rows: list[Customer]) -> go.Figure:
         marker={"color": ORANGE, "size": 9, "symbol": "triangle-down"},
         hovertemplate="asked at %{x:.1f} s<extra></extra>",
     )
+    figure.update_layout(barmode="overlay")
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(
         tickvals=[*places.values()], ticktext=[*places], range=[0.4, len(rows) + 0.6], ticksuffix="  "

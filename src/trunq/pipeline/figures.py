@@ -122,7 +122,8 @@ def timed_each(items: Iterable[T], spent: Callable[[float], None]) -> Iterator[T
 def freshness_of(pipeline: Pipeline) -> str | None:
     """The column whose newest value says how fresh the sink is, if its values are times; None: none."""
     newest, cursor = getattr(pipeline.sink, "newest", None), getattr(pipeline.source, "cursor", None)
-    return pipeline.freshness or newest or cursor
+    # That of an API is no column.
+    return pipeline.freshness or newest or (cursor if isinstance(cursor, str) else None)
 
 
 class Newest:
