@@ -170,7 +170,7 @@ def _copy_boards(stage: Stage, some: Sequence[Flight]) -> Copied:
 
 
 def _await_limit(stage: Stage, id: int) -> str | None:
-    """Until a request is put off; what an operator is told. (At midnight the limit begins anew: then none.)"""
+    """Until a request is put off; what is told of it. At midnight the limit begins anew: then nothing is."""
     while stage.client.show_message(PIPELINES, id)[0].state != "done":
         for row in stage.client.list_warnings(PIPELINES):
             if f'"{board.THROTTLED.instance}"' in row.warning:

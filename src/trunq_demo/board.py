@@ -1,9 +1,9 @@
 """One definition, three customers: each airport of New York keeps a board of the month's flights, and one
 pipeline copies all three.
 
-Newark, which has the most flights, passes the rows that a customer may bring on a day: its last part waits until
-somebody raises the limit, and nobody waits for it. In the middle, LaGuardia begins to put the day before the number of a flight:
-a column of its board, and of its copy, becomes wider.
+Newark, which has the most flights, passes the rows that a customer may bring on a day: its last part waits
+until somebody raises the limit, and nobody waits for it. In the middle, LaGuardia begins to put the day
+before the number of a flight: a column of its board, and of its copy, becomes wider.
 """
 
 from __future__ import annotations

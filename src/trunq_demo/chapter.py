@@ -83,7 +83,7 @@ def _throttled(customers: list[Customer]) -> str:
         return ""
     return (
         f"{escape(late.name)} has more flights than that: its last request waited, for"
-        f" {late.put_off.ended - late.put_off.began:.1f} s, until the limit was raised, and no other airport did."
+        f" {late.put_off.ended - late.put_off.began:.1f} s, until the limit was raised; no other airport did."
         f" Meanwhile <code>trunq status</code> said: <i>{escape(late.put_off.warning)}</i>."
     )
 

@@ -23,7 +23,7 @@ MANY = 1000
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The requests of each airport; that which a limit put off, and the one in its place; what was said of it."""
+    """The requests of each airport; that which a limit put off, and the one in its place; what was said."""
 
     asked: Mapping[str, Sequence[int]]
     late: int
