@@ -165,6 +165,7 @@ def _copy_boards(stage: Stage, some: Sequence[Flight]) -> Copied:
         # What is put off would come by itself, within ten minutes.
         again = stage.client.run_pipeline(board.THROTTLED.instance)
         stage.client.cancel(PIPELINES, [last])
+        stage.client.purge(PIPELINES, ids=[last])
         _await(stage, again)
     return Copied(boards.asked, last, again, warning)
 
