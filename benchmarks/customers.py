@@ -39,7 +39,7 @@ TROUBLED = ("slow", "fails")
 
 def measure(options: Options) -> Iterator[Table]:
     """Requests of the others, with and without trouble."""
-    number, length, rate = options.size(500, 20), options.size(12, 3), 4.0
+    number, length, rate = options.size(500, 20), options.size(12, 3), 2.0
     with server(options) as running:
         dsn = new_database(running, queue=False)
         with Client(dsn) as client:
