@@ -249,6 +249,7 @@ def customers(rows: list[Customer]) -> go.Figure:
         name="asks for a run",
         mode="markers",
         marker={"color": ORANGE, "size": 9, "symbol": "triangle-down"},
+        cliponaxis=False,
         hovertemplate="asked at %{x:.1f} s<extra></extra>",
     )
     figure.update_layout(barmode="overlay")
