@@ -31,6 +31,7 @@ RUNS = (
     ("latency.py", "--postgres", "18"),
     ("latency.py", "--postgres", "16"),
     ("lanes.py", "--postgres", "18"),
+    ("customers.py", "--postgres", "18"),
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
     ("filters.py", "--postgres", "18"),

@@ -7,7 +7,8 @@ pipeline  Spark: the same queue into a lake table and an aggregate
 fleet     the processes of a run: started, watched, ended (parent, member: how they end with it)
 act       the second act: pipelines into a lake, whose runner is killed once
           (lake: the pipelines; month, weather, writer, api: what they read; refund: workers of their queue;
-          sums: its numbers, twice; chapter: its part of the report)
+          sums: its numbers, twice; board: airports, customers of one pipeline; customer: what became of each;
+          chapter: its part of the report)
 evidence  what the run left behind, counted (collect) and compared with the input (expectation)
 report    the page that shows it (figure: its pictures)
 run       all of it, in order

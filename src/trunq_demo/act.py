@@ -2,7 +2,7 @@
 
 July's flights are written into a table, the weather comes as files, the register of aircraft answers by HTTP;
 pipelines (lake.py) bring them together. In the middle of a run that uses Spark, the runner gets a kill -9.
-Another one goes on.
+Another one goes on. One more pipeline has three customers, airports whose boards it copies (board.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import psycopg
 
 from trunq import Client
 from trunq.record.pipeline import PipelineRun
-from trunq_demo import api, flights, lake, month, refund, sums, weather
+from trunq_demo import api, board, customer, flights, lake, month, refund, sums, weather
+from trunq_demo.board import Boards
+from trunq_demo.customer import Copied
 from trunq_demo.evidence import Act, Kept, PipelineLine, Told
 from trunq_demo.fleet import Fleet, Member, ProcessDied
 from trunq_demo.flights import Flight
@@ -60,33 +62,35 @@ def play(stage: Stage, year: list[Flight]) -> Act:
             runner = _start(stage, 2)
             _go_on(stage, killed)
             writers.go_on()
+            copied = _copy_boards(stage, some)
             _follow(stage, writers)
             weather.write_late(hours, stage.place.incoming)
             _catch_up(stage)
         with stage.screen.step("Stopping the runner"):
             stage.fleet.stop(runner)
-    return _gather(stage, some, killed, register, time.monotonic() - started)
+    return _gather(stage, some, killed, register, copied, time.monotonic() - started)
 
 
 def open_queues(client: Client) -> None:
     """Drop the pipelines of a run before, and make the queue of delays, which the workers serve."""
-    known = {row.pipeline for row in client.list_pipelines()}
-    for name in ("planes", "weather", "departures", "by_airline", "late"):
-        if name in known:
-            client.drop_pipeline(name)
     if PIPELINES in {queue.queue for queue in client.list_queues()}:
         client.drop_queue(PIPELINES, force=True)
+    known = {row.pipeline for row in client.list_pipelines()}
+    for name in (board.PIPELINE, "planes", "weather", "departures", "by_airline", "late"):
+        if name in known:
+            client.drop_pipeline(name)
     refund.open_queue(client)
 
 
 def _prepare(stage: Stage, register: api.Register) -> None:
     """Make the pipelines; what needs the planes waits until they have landed."""
-    with stage.screen.step("Second act: making five pipelines") as facts:
+    with stage.screen.step("Second act: making six pipelines") as facts:
         with psycopg.connect(stage.dsn, autocommit=True) as connection:
             connection.cursor().executemany(
                 "insert into demo.airline (carrier, name) values (%s, %s)", [*flights.airlines().items()]
             )
-        for pipeline in lake.pipelines(stage.place, register.url):
+        # The first one has customers: the queue of pipelines is made with lanes, by which they take turns.
+        for pipeline in (board.pipeline(), *lake.pipelines(stage.place, register.url)):
             stage.client.create_pipeline(pipeline.name, pipeline.definition)
         stage.client.pause_pipeline("departures")
         stage.fleet.environment[lake.TOKEN] = api.TOKEN
@@ -143,6 +147,39 @@ def _go_on(stage: Stage, killed: set[Run]) -> None:
             _look(stage)
 
 
+def _copy_boards(stage: Stage, some: Sequence[Flight]) -> Copied:
+    """While the airports write their boards, copy them, until one has brought all that it may on a day."""
+    with (
+        stage.screen.step("Copying the boards of three airports, customers of one pipeline") as facts,
+        Boards(stage.dsn, stage.client, some) as boards,
+    ):
+        while not boards.are_done:
+            _look(stage)
+        *most, last = boards.asked[board.THROTTLED.code]
+        others = [id for code, ids in boards.asked.items() if code != board.THROTTLED.code for id in ids]
+        _await(stage, *most, *others)
+        warning = _await_limit(stage, last)
+        facts += [f"{row.value} {row.runs} runs" for row in stage.client.list_instances(board.PIPELINE)]
+    with stage.screen.step(f"Raising the limit of a day, which {board.THROTTLED.name} has reached"):
+        stage.client.create_pipeline(board.PIPELINE, board.pipeline(board.RAISED).definition)
+        # What is put off would come by itself, within ten minutes.
+        again = stage.client.run_pipeline(board.THROTTLED.instance)
+        stage.client.cancel(PIPELINES, [last])
+        stage.client.purge(PIPELINES, ids=[last])
+        _await(stage, again)
+    return Copied(boards.asked, last, again, warning)
+
+
+def _await_limit(stage: Stage, id: int) -> str | None:
+    """Until a request is put off; what is told of it. At midnight the limit begins anew: then nothing is."""
+    while stage.client.show_message(PIPELINES, id)[0].state != "done":
+        for row in stage.client.list_warnings(PIPELINES):
+            if f'"{board.THROTTLED.instance}"' in row.warning:
+                return row.warning
+        _look(stage)
+    return None
+
+
 def _follow(stage: Stage, writers: Writers) -> None:
     """Until all is written."""
     with stage.screen.step("Following the writers"):
@@ -180,13 +217,20 @@ def _look(stage: Stage) -> None:
 
 
 def _gather(
-    stage: Stage, some: Sequence[Flight], killed: set[Run], register: api.Register, seconds: float
+    stage: Stage,
+    some: Sequence[Flight],
+    killed: set[Run],
+    register: api.Register,
+    copied: Copied,
+    seconds: float,
 ) -> Act:
     """Count what the act left, and compare it with the input."""
     client = stage.client
     with psycopg.connect(stage.dsn, autocommit=True) as connection:
         checks = sums.compare(sums.expect(some, len(killed)), sums.find(connection, stage.place, killed))
-    runs = sorted(client.list_runs(limit=MANY), key=lambda run: run.begun_at)
+        checks += customer.compare(connection, some)
+    every = sorted(client.list_runs(limit=MANY), key=lambda run: run.begun_at)
+    runs = [run for run in every if not run.pipeline.startswith(f"{board.PIPELINE}/")]
     first = runs[0].begun_at
     return Act(
         month=month.NAME,
@@ -213,5 +257,6 @@ def _gather(
             for name in ("departures", "weather")
             for row in client.count_quarantine(name)
         ],
+        customers=customer.gather(client, copied),
         checks=checks,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from trunq_demo.evidence import Act, Check, Kept, PipelineLine
+from trunq_demo import board
+from trunq_demo.evidence import Act, Check, Customer, Kept, PipelineLine
 
 
 def numbers(act: Act) -> dict[str, str]:
@@ -19,6 +20,10 @@ def numbers(act: Act) -> dict[str, str]:
         "act_killed": _killed(killed),
         "act_runs": "\n".join(map(_run, act.runs)),
         "act_kept": "\n".join(map(_kept, act.kept)),
+        "act_customers": "\n".join(map(_customer, act.customers)),
+        "act_limit": f"{board.ROWS_A_DAY:,}",
+        "act_throttled": _throttled(act.customers),
+        "act_changed": _changed(act.customers),
         "act_checks": "\n".join(map(check_row, act.checks)),
     }
 
@@ -58,6 +63,34 @@ def _run(run: PipelineLine) -> str:
         f'<tr{tone}><td class="number">{run.at:.1f} s</td><td>{escape(run.pipeline)} {run.number}{after}</td>'
         f'{counts}<td class="number">{run.seconds:.1f} s</td><td>{escape(said)}</td></tr>'
     )
+
+
+def _customer(customer: Customer) -> str:
+    counts = "".join(
+        f'<td class="number">{number:,}</td>'
+        for number in (len(customer.asked), len(customer.runs), customer.rows, customer.kept)
+    )
+    return (
+        f'<tr><td>{escape(customer.name)}</td>{counts}<td class="number">{customer.waited:.1f} s</td>'
+        f'<td class="number">{customer.age:.1f} s</td><td>{escape("; ".join(customer.changes))}</td></tr>'
+    )
+
+
+def _throttled(customers: list[Customer]) -> str:
+    """Who reached the limit, and how that was seen."""
+    late = next((each for each in customers if each.put_off is not None), None)
+    if late is None or late.put_off is None:
+        return ""
+    return (
+        f"{escape(late.name)} has more flights than that: its last request waited, for"
+        f" {late.put_off.ended - late.put_off.began:.1f} s, until the limit was raised; no other airport did."
+        f" Meanwhile <code>trunq status</code> said: <i>{escape(late.put_off.warning)}</i>."
+    )
+
+
+def _changed(customers: list[Customer]) -> str:
+    changed = [f"{each.name} ({change})" for each in customers for change in each.changes]
+    return escape(", ".join(changed))
 
 
 def _kept(kept: Kept) -> str:

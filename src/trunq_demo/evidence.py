@@ -105,6 +105,42 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when, in seconds."""
+
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """From when to when a limit let no run begin, and what was said of it meanwhile."""
+
+    began: float
+    ended: float
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """An airport whose board is copied: when it asked, and its runs, in seconds since the first request.
+
+    `waited`: of its requests, the median until the run began that had what was asked for; `age`: how old its
+    copy was when the last run of all had ended; `changes`: of columns.
+    """
+
+    name: str
+    asked: list[float]
+    runs: list[Span]
+    rows: int
+    kept: int
+    waited: float
+    age: float
+    put_off: PutOff | None
+    changes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """What the second act left: pipelines into a lake."""
 
@@ -113,6 +149,7 @@ class Act:
     api: Told
     runs: list[PipelineLine]
     kept: list[Kept]
+    customers: list[Customer]
     checks: list[Check]
 
 

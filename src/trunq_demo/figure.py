@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from trunq.cli.keep import chart
 from trunq.cli.keep.chart import BLUE, GREEN, GREY, HEAT, ORANGE, RED
-from trunq_demo.evidence import Cell, Month, Outcome, Second
+from trunq_demo.evidence import Cell, Customer, Month, Outcome, Second
 
 TONES = {"good": GREEN, "warn": ORANGE, "bad": RED}
 MEANINGS = {"good": "handled", "warn": "rejected by its handler", "bad": "given up after its last attempt"}
@@ -213,6 +213,50 @@ def months(rows: list[Month]) -> go.Figure:
     figure.update_layout(barmode="stack", bargap=0.35, hovermode="x unified")
     figure.update_xaxes(type="category", tickangle=0)
     figure.update_yaxes(tickformat=",d")
+    return figure
+
+
+def customers(rows: list[Customer]) -> go.Figure:
+    """When each airport asked, and its runs: the two lie one above the other."""
+    figure = chart.empty(height=110 + 74 * len(rows), x_title="seconds since the first request")
+    places = {row.name: len(rows) - at for at, row in enumerate(rows)}
+    figure.add_bar(
+        base=[run.began for row in rows for run in row.runs],
+        x=[max(run.ended - run.began, 0.03) for row in rows for run in row.runs],
+        y=[places[row.name] - 0.14 for row in rows for _ in row.runs],
+        name="a run",
+        orientation="h",
+        width=0.26,
+        marker_color=BLUE,
+        customdata=[run.ended - run.began for row in rows for run in row.runs],
+        hovertemplate="a run of %{customdata:.2f} s<extra></extra>",
+    )
+    late = [(row.name, row.put_off) for row in rows if row.put_off is not None]
+    figure.add_bar(
+        base=[span.began for _, span in late],
+        x=[span.ended - span.began for _, span in late],
+        y=[places[name] - 0.14 for name, _ in late],
+        name="put off by its limit",
+        orientation="h",
+        width=0.26,
+        marker={"color": GREY, "opacity": 0.45},
+        customdata=[span.ended - span.began for _, span in late],
+        hovertemplate="put off for %{customdata:.1f} s<extra></extra>",
+    )
+    figure.add_scatter(
+        x=[at for row in rows for at in row.asked],
+        y=[places[row.name] + 0.16 for row in rows for _ in row.asked],
+        name="asks for a run",
+        mode="markers",
+        marker={"color": ORANGE, "size": 9, "symbol": "triangle-down"},
+        cliponaxis=False,
+        hovertemplate="asked at %{x:.1f} s<extra></extra>",
+    )
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(
+        tickvals=[*places.values()], ticktext=[*places], range=[0.4, len(rows) + 0.6], ticksuffix="  "
+    )
     return figure
 
 

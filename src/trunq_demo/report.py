@@ -75,6 +75,7 @@ def _pictures(evidence: Evidence) -> dict[str, str]:
             "delays": figure.delays(evidence.cells, evidence.airlines),
             "through_the_day": figure.through_the_day(evidence.cells, evidence.airlines),
             "months": figure.months(evidence.months),
+            "customers": figure.customers(evidence.act.customers),
         }
     )
 

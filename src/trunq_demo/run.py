@@ -269,6 +269,7 @@ def commands(place: Place) -> dict[str, str]:
         f'{python} -c "{lake}"': "the lake table",
         f"{trunq} pipeline show departures {where}": "the pipeline whose runner was killed, and its runs",
         f"{trunq} pipeline quarantine departures {where}": "what it kept out, and why",
+        f"{trunq} pipeline instances boards {where}": "the airports, customers of one pipeline",
     }
 
 

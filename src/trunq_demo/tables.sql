@@ -1,5 +1,5 @@
 -- The tables that the handlers of the demo write to, created afresh for each run. Spark creates demo.punctuality, and
--- pipelines demo.plane, demo.weather and demo.airline_month.
+-- pipelines demo.plane, demo.weather, demo.airline_month and demo.copy_<airport>.
 drop schema if exists demo cascade;
 create schema demo;
 
@@ -35,6 +35,18 @@ create table demo.flight (
 );
 comment on table demo.flight is
   'A month of flights, which writers go on changing: status is scheduled, departed, then landed or diverted; or cancelled.';
+
+create table demo.board_ewr (
+  id bigint primary key,
+  number numeric(4) not null,
+  carrier text not null,
+  tailnum text,
+  dest text not null
+);
+create table demo.board_jfk (like demo.board_ewr including all);
+create table demo.board_lga (like demo.board_ewr including all);
+comment on table demo.board_lga is
+  'The board of an airport, a customer of the pipeline boards. Number becomes wider while the demo runs: the day stands before it. No constraint of its copy forbids a second row for a flight: the run shows that there is none.';
 
 create table demo.airline (carrier text primary key, name text not null);
 

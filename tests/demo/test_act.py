@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from trunq_demo import api, month, weather
+from trunq_demo import api, board, flights, month, weather
 from trunq_demo.flights import Flight
 from trunq_demo.writer import PARTS, Writers
 from waiting import wait_until
@@ -81,3 +81,22 @@ def test_the_late_file_has_hours_again_that_others_brought(tmp_path: Path) -> No
         (hour["origin"], hour["time_hour"]): hour["precip"] for hour in hours
     }
     assert Counter(count.values())[2] > 200
+
+
+def test_an_airport_writes_its_own_flights_and_one_of_them_longer_numbers_from_a_part_on() -> None:
+    some = [flight(row, origin=("EWR", "JFK", "LGA")[row % 3], day=15) for row in range(300)]
+    lines = {airport.code: airport.rows(some) for airport in board.AIRPORTS}
+    assert sorted(line[0] for each in lines.values() for line in each) == list(range(300))
+    assert {line[1] for code in ("ewr", "jfk") for line in lines[code]} == {1}
+    assert [line[1] for line in lines["lga"]] == [1] * 50 + [150_001] * 50
+
+
+def test_newark_alone_has_more_flights_than_a_customer_may_bring_on_a_day() -> None:
+    limits = board.pipeline().definition["limits"]
+    july = month.flights_of(list(flights.read()))
+    good = {each.code: [row for row in each.rows(july) if row[3] is not None] for each in board.AIRPORTS}
+    over = {code for code, rows in good.items() if len(rows) >= limits["rows_a_day"]}
+    assert over == {board.THROTTLED.code} == {"ewr"}
+    # Already before its last part, whose request is the one that waits.
+    last = len(board.THROTTLED.rows(july)) // board.THROTTLED.parts + 1
+    assert len(good["ewr"]) - last >= limits["rows_a_day"]

@@ -326,6 +326,47 @@ def test_the_pipelines_brought_weather_planes_and_compensations_once(
     assert database.execute("select flight_id, minutes, euros from demo.refund order by 1").fetchall() == late
 
 
+def test_each_airport_is_a_customer_with_a_copy_runs_and_a_column_of_its_own(
+    ran: Ran, database: psycopg.Connection[Any], year: list[Row]
+) -> None:
+    """The copy has the numbers of the input; LaGuardia's have the day before them from the middle on."""
+    for airport in ("ewr", "jfk", "lga"):
+        own = [
+            (line, flight)
+            for line, flight in enumerate(year, 1)
+            if flight["month"] == "7" and flight["origin"] == airport.upper()
+        ]
+        found = dict(database.execute(f"select id, number from demo.copy_{airport}".encode()).fetchall())
+        assert found.keys() == {line for line, flight in own if flight["tailnum"] != "NA"}
+        numbers = {line: int(flight["flight"]) for line, flight in own}
+        assert {line: number % 10_000 for line, number in found.items()} == {
+            line: numbers[line] for line in found
+        }
+        longer = {line: number // 10_000 for line, number in found.items() if number >= 10_000}
+        days = {line: int(flight["day"]) for line, flight in own}
+        assert longer == {line: days[line] for line in longer}
+        assert bool(longer) == (airport == "lga")
+        kept = database.execute(
+            "select (content ->> 'id')::int from trunq.list_quarantine(%s, p_limit => 100000)",
+            (f"boards/{airport}",),
+        ).fetchall()
+        assert sorted(id for (id,) in kept) == [line for line, flight in own if flight["tailnum"] == "NA"]
+        changes = database.execute(
+            "select column_name, type_before, type from trunq.list_schema_changes(%s)", (f"boards/{airport}",)
+        ).fetchall()
+        assert changes == ([("number", "numeric(4,0)", "numeric(6,0)")] if airport == "lga" else [])
+    runs = database.execute("select value, runs, failures from trunq.list_instances('boards')").fetchall()
+    assert {value for value, _, _ in runs} == {"ewr", "jfk", "lga"}
+    assert all(number > 0 and not failures for _, number, failures in runs)
+    assert "Raising the limit of a day, which Newark has reached" in ran.said
+    page = (ran.directory / "report.html").read_text()
+    for part in (
+        "has used its limits.rows_a_day of today (9950)",
+        "number from numeric(4,0) to numeric(6,0)",
+    ):
+        assert part in page
+
+
 def test_the_run_that_was_killed_was_ended_by_the_next_runner(
     ran: Ran, database: psycopg.Connection[Any]
 ) -> None:
@@ -340,7 +381,7 @@ def test_the_run_that_was_killed_was_ended_by_the_next_runner(
 
 
 def test_the_run_says_what_it_does_and_where_things_are(ran: Ran) -> None:
-    assert "51 of 51 numbers are the same in the input and in this run" in ran.said
+    assert "63 of 63 numbers are the same in the input and in this run" in ran.said
     assert "the first attempt failed at 47 %, the second went on from there" in ran.said
     assert re.search(r"it had the flights counted \d+ times", ran.said)
     for place in ("demo/report.html", "demo/lake/flights", "demo/database", "postgresql://"):
@@ -369,8 +410,8 @@ def test_the_report_shows_the_numbers_and_needs_no_network(ran: Ran, expected: d
             assert f"{count:,}" in page
     assert "0 lost, 0 doubled." in page
     assert len(page) < 2_000_000
-    assert page.count('class="good">same') == 51
-    assert page.count("Plotly.newPlot(") >= 6
+    assert page.count('class="good">same') == 63
+    assert page.count("Plotly.newPlot(") >= 7
     fetched = re.findall(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)\s*=", page)
     assert fetched == []
     assert "$" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)

@@ -36,3 +36,11 @@ def secrets_of(customer: str) -> dict[str, str]:
 
 def broken(customer: str) -> dict[str, str]:
     raise RuntimeError(f"the password of {customer} is hunter22")
+
+
+def broken_off(context: Context) -> Iterator[dict[str, Any]]:
+    """Two thousand rows, and an error behind them if the message says so."""
+    for id in range(2000):
+        yield {"id": id, "customer": context.message["customer"], "number": context.number}
+    if context.message.get("fails"):
+        raise RuntimeError("the line broke off")

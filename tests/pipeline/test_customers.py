@@ -52,6 +52,10 @@ def test_a_slow_customer_and_one_that_fails_delay_nobody(bench: Bench) -> None:
         assert "the customer's server is away" in rows["fails"].error
         assert next(iter(rows)) == "fails"
         assert {rows[each].runs for each in others} == {1}
+        tried = {
+            run.pipeline.partition("/")[2]: run.attempts for run in bench.client.list_runs(name, limit=1000)
+        }
+        assert {tried[each] for each in others} == {1}, "none of them was put back for another's sake"
         sources.GO_ON.set()
         wait_until(lambda: bench.one("select count(*) from moved where customer = 'slow'") > 0, 120)
     assert bench.one("select count(*) - count(distinct (customer, number)) from moved") == 0

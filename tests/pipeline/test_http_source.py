@@ -370,8 +370,8 @@ def test_secrets_go_to_the_host_of_the_url_alone_and_stand_nowhere(
         assert [request.headers["authorization"] for request in api.requests] == [f"Bearer {SECRET}"] * 2
         assert {"authorization", "x-key"}.isdisjoint(other.requests[0].headers)
     told = bench.sql(
-        "select error, slice::text, state::text, definition::text"
-        " from trunq.pipeline join trunq.pipeline_run using (pipeline_id)"
+        "select r.error, slice::text, state::text, definition::text"
+        " from trunq.pipeline join trunq.pipeline_run r using (pipeline_id)"
     )
     landed = "".join(path.read_text() for path in Path("landing").rglob("page-*.json"))
     assert "${API_KEY:" in landed.partition("\n")[0]

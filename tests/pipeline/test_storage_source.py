@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from pyarrow import parquet
 from pipeline.piping import Bench
 from pipeline.storages import S3Server, SftpServer, old
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.storage import split
+from trunq.pipeline.definition.storage import Storage
+from trunq.pipeline.storage import open_storage, split
 from trunq.pipeline.storage.pattern import _regex
+from trunq.pipeline.storage.sftp import SftpStorage
 
 pytestmark = pytest.mark.usefixtures("_secrets")
 TABLE = {"format": "table", "table": "moved"}
@@ -131,3 +134,20 @@ def test_files_of_a_host_are_read_once_over_sftp(bench: Bench, sftp: SftpServer,
 )
 def test_patterns_match_as_those_of_a_directory(pattern: str, path: str, matches: bool) -> None:
     assert bool(re.fullmatch(_regex(pattern.split("/")), path)) is matches
+
+
+def test_a_file_that_is_not_there_leaves_its_connection_to_the_next(sftp: SftpServer, tmp_path: Path) -> None:
+    address = sftp.address(tmp_path)
+    storage = open_storage("a test", address, Storage.model_construct(**sftp.storage))
+    assert isinstance(storage, SftpStorage)
+    base = split(address)[1]
+    (tmp_path / "there").write_bytes(b"text")
+    assert storage.read(f"{base}/missing") is None
+    # What Python still had of the reader is closed.
+    gc.collect()
+    [kept] = storage._idle
+    assert (channel := kept.get_channel()) is not None
+    assert not channel.closed
+    assert storage.take() is kept
+    storage.give_back(kept)
+    assert storage.read(f"{base}/there") == b"text"

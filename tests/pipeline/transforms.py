@@ -31,6 +31,12 @@ def only_even(rows: pa.Table, context: Context) -> pa.Table:
     return rows.filter(pc.invert(odd))
 
 
+def all_refused(rows: pa.Table, context: Context) -> pa.Table:
+    """None passes."""
+    context.quarantine(rows, "refused")
+    return rows.slice(0, 0)
+
+
 def even_or_fixed(rows: pa.Table) -> pa.Table:
     """After the fix."""
     return rows

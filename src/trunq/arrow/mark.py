@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from psycopg import sql
-from psycopg.errors import DuplicateTable, UniqueViolation
+from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from trunq.arrow.catalog import Connection, is_there
 
@@ -41,11 +41,11 @@ def make_marks(connection: Connection, schema: str = SCHEMA) -> None:
         # One who has the schema need not have the right to make schemas.
         statements.insert(0, _SCHEMA.format(sql.Identifier(schema)))
     for statement in statements:
-        # Two at once: the second finds what the first made.
+        # Two at once: the second finds what the first made, the table or at first the type of its rows.
         try:
             with connection.transaction():
                 connection.execute(statement)
-        except (UniqueViolation, DuplicateTable):
+        except (UniqueViolation, DuplicateTable, DuplicateObject):
             continue
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 from psycopg import sql
-from psycopg.errors import DuplicateTable, UniqueViolation
+from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from trunq.arrow import catalog
 from trunq.arrow.catalog import Column, Connection
@@ -53,7 +53,7 @@ def make(connection: Connection, target: Target, kinds: Kinds) -> bool:
     try:
         with connection.transaction():
             connection.execute(create(target.table, columns, *more))
-    except (DuplicateTable, UniqueViolation):
+    except (DuplicateTable, DuplicateObject, UniqueViolation):
         return False
     return True
 

@@ -16,6 +16,10 @@ HOLD: Final = 30.0
 """Seconds for which whoever is at a run keeps others from it; told again every few seconds."""
 
 
+_SHOWN: Final = 5
+"""Values that a warning names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a message asks for."""
@@ -25,6 +29,8 @@ class Asked:
     payload: Any = None
     is_backfill: bool = False
     is_resend: bool = False
+    left: str | None = None
+    """The identity of a pipeline that was dropped, and may have left something in its sink."""
     chain: UUID | None = None
     started_by: str | None = None
 
@@ -91,9 +97,12 @@ class Control:
         )
         return opened
 
-    def ask_each(self, pipeline: str, values: list[str]) -> int:
-        """Ask for a run of each of some instances; of how many none was asked for yet."""
-        asked: int = self._call("_ask_each", pipeline=pipeline, values=values)
+    def ask_each(self, pipeline: str, values: list[str], unfit: list[str]) -> int:
+        """Ask for a run of each of some instances; of how many none was asked for yet. `unfit`: values that
+        cannot be those of one.
+        """
+        noted = {"count": len(unfit), "values": unfit[:_SHOWN]} if unfit else None
+        asked: int = self._call("_ask_each", pipeline=pipeline, values=values, unfit=_json(noted))
         return asked
 
     def begin_look(self, pipeline: str) -> dict[str, Any]:
@@ -109,6 +118,19 @@ class Control:
             "_take_tables", pipeline=pipeline, look=look, tables=_json(tables), asks=asks
         )
         return told
+
+    def note_plan(self, pipeline: str, error: str | None = None) -> None:
+        """Why a run could not begin; None: it could, or there was nothing new."""
+        self._call("_note_plan", pipeline=pipeline, error=error)
+
+    def left(self, identity: str) -> dict[str, Any] | None:
+        """What is known of a pipeline that was dropped; None: nothing of it is left."""
+        found: dict[str, Any] | None = self._call("_find_left", identity=identity)
+        return found
+
+    def forget_left(self, identity: str) -> None:
+        """What it had left is gone."""
+        self._call("_forget_left", identity=identity)
 
     def begin(self, asked: Asked, planned: dict[str, Any], slice: dict[str, Any]) -> dict[str, Any] | None:
         """The run over a slice that was planned; None when another began meanwhile, or state, source or sink
@@ -195,6 +217,7 @@ class Control:
             sink_ms=_ms(figures.sink),
             newest_at=figures.newest,
             columns=_json(figures.columns),
+            newest_by=figures.newest_by,
         )
         return is_open
 
@@ -278,6 +301,7 @@ _CASTS: Final = {
             "columns",
             "message",
             "tables",
+            "unfit",
         ),
         "::jsonb",
     ),

@@ -43,7 +43,8 @@ class Figures:
     commit: float | None = None
     """None: this process has not seen it."""
     newest: datetime | None = None
-    """Of the column that says how fresh the sink is."""
+    """Of the column that says how fresh the sink is, newest_by."""
+    newest_by: str | None = None
     columns: SinkColumns | None = None
     """None: of no rows, or of a sink without columns."""
     _pulled: float = 0.0
@@ -118,13 +119,18 @@ def timed_each(items: Iterable[T], spent: Callable[[float], None]) -> Iterator[T
         yield item
 
 
+def freshness_of(pipeline: Pipeline) -> str | None:
+    """The column whose newest value says how fresh the sink is, if its values are times; None: none."""
+    newest, cursor = getattr(pipeline.sink, "newest", None), getattr(pipeline.source, "cursor", None)
+    # That of an API is no column.
+    return pipeline.freshness or newest or (cursor if isinstance(cursor, str) else None)
+
+
 class Newest:
     """The newest value of the column that says how fresh the sink is."""
 
     def __init__(self, pipeline: Pipeline, schema: pa.Schema) -> None:
-        named = pipeline.freshness
-        sink, source = pipeline.sink, pipeline.source
-        column = named or getattr(sink, "newest", None) or getattr(source, "cursor", None)
+        named, column = pipeline.freshness, freshness_of(pipeline)
         is_time = column in schema.names and _is_time(schema.field(column).type)
         is_empty = column in schema.names and pa.types.is_null(schema.field(column).type)
         if named and not is_time and not is_empty:

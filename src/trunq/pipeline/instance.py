@@ -12,7 +12,7 @@ from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Asked
 from trunq.pipeline.credentials import credentials_of
-from trunq.pipeline.definition.message import INSTANCE
+from trunq.pipeline.definition.message import INSTANCE, MessageField
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import MessageRefused
 
@@ -38,8 +38,14 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
         said = opened["message"]
     else:
         said = asked.payload
+    return filled(written, opened["pipeline"], said)
+
+
+def filled(written: Pipeline, name: str, said: Any) -> Pipeline:
+    """A pipeline, or an instance, with what a message said. Raises MessageRefused, InvalidPipeline."""
+    if not written.message:
+        return written.expanded()
     message = written.of_message(said)
-    name = opened["pipeline"]
     if written.per is not None and written.value_of(message) != name.partition("/")[2]:
         # Its rows would be those of one, and its state and mark those of another.
         raise MessageRefused(
@@ -52,13 +58,15 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
     return written.expanded(name=name, message=message, credentials=credentials)
 
 
-def values_of_trigger(written: Pipeline, asked: Asked, dsn: str) -> list[str] | None:
-    """Whose runs a message of a trigger with `for` asks for; None: it is none of these."""
+def values_of_trigger(written: Pipeline, asked: Asked, dsn: str) -> tuple[list[str], list[str]] | None:
+    """Whose runs a message of a trigger with `for` asks for, and the values of which none can be; None: it is
+    none of these.
+    """
     trigger = written.trigger
     if trigger is None or trigger.for_ is None or asked.payload is not None:
         return None
     if isinstance(trigger.for_, list):
-        return sorted({str(value) for value in trigger.for_})
+        return sorted({str(value) for value in trigger.for_}), []
     table = trigger.for_
     try:
         query = sql.SQL("select distinct {0}::text from {1} where {0} is not null limit {2}").format(
@@ -73,9 +81,13 @@ def values_of_trigger(written: Pipeline, asked: Asked, dsn: str) -> list[str] | 
             f"pipeline {written.name}: trigger.for: {table.table} has more than {_MOST} values"
         )
     field = written.message[(written.per or "").partition(".")[2]]
-    good = [value for value in found if _is_good(field.type, value) and INSTANCE.fullmatch(value)]
-    return [value for value in good if not field.mistake(int(value) if field.type == "integer" else value)]
+    good = [value for value in found if _is_good(field, value)]
+    return good, sorted(set(found).difference(good))
 
 
-def _is_good(type: str, value: str) -> bool:
-    return type != "integer" or value.removeprefix("-").isdecimal()
+def _is_good(field: MessageField, value: str) -> bool:
+    if not INSTANCE.fullmatch(value):
+        return False
+    if field.type == "integer":
+        return value.isdecimal() and not field.mistake(int(value))
+    return not field.mistake(value)

@@ -23,9 +23,10 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
-from trunq.pipeline.figures import Figures, timed
+from trunq.pipeline.figures import Figures, freshness_of, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
+from trunq.pipeline.left import remove_left
 from trunq.pipeline.look import is_known, look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
@@ -54,6 +55,8 @@ class Executor:
 
     def execute(self, asked: Asked, lost: threading.Event | None = None) -> dict[str, Any]:
         """What became of the run that a message asks for. Raises Wait, RunOver when `lost` was set."""
+        if asked.left is not None:
+            return remove_left(self.control, self.dsn, asked.left)
         has_looked = False
         while True:
             opened = self._open(asked)
@@ -63,20 +66,22 @@ class Executor:
                 return _answer(opened["run"])
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]), put_off=opened.get("why"))
-            written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
             asked = replace(asked, pipeline=opened["pipeline"])
-            if opened["action"] == "plan" and not is_known(written, opened):
+            is_open = opened["action"] == "take"
+            with self._noting(asked, _run(opened, opened["run"]) if is_open else None):
+                written = _written(asked, opened)
+                is_to_look = not is_open and not is_known(written, opened)
+                pipeline = written if is_to_look else expanded_for(written, asked, opened)
+            if is_to_look:
                 has_looked = self._look_again(asked, written, opened, has_looked=has_looked)
                 continue
-            pipeline = expanded_for(written, asked, opened)
             with redacted(pipeline):
-                if opened["action"] == "take":
-                    told = opened["run"]
-                elif (told := self._plan(pipeline, asked, opened)) is None:
+                told = opened["run"] if is_open else self._planned(pipeline, asked, opened)
+                if told is None:
                     return {"outcome": "nothing new"}
-                elif not told:
+                if not told:
                     continue
-                result = self._take(pipeline, _run(pipeline, opened, told), asked, lost or threading.Event())
+                result = self._take(pipeline, _run(opened, told), asked, lost or threading.Event())
             if told["message_id"] == asked.message_id:
                 return result
 
@@ -85,18 +90,21 @@ class Executor:
         opened = self.control.open(asked)
         if opened["action"] != "begin":
             return opened
-        written = read_definition(asked.pipeline, opened["definition"])
-        if (answer := self._ask_each(asked, written)) is not None:
-            return {"action": "asked", "answer": answer}
-        return self._open_new(asked, written)
+        with self._noting(asked):
+            answer = self._ask_each(asked, _written(asked, opened))
+        if answer is None:
+            return self._open_new(asked, _written(asked, opened))
+        return {"action": "asked", "answer": answer}
 
     def _ask_each(self, asked: Asked, written: Pipeline) -> dict[str, Any] | None:
         """What became of a message that asks for runs of all instances; None: it does not."""
         if written.has_tables and asked.payload is None and not (asked.is_backfill or asked.is_resend):
-            return {"outcome": "asked", **look(self.control, asked.pipeline, self.dsn, asks=True)}
+            found = look(self.control, asked.pipeline, self.dsn, asks=True)
+            self.control.note_plan(asked.pipeline)
+            return {"outcome": "asked", **found}
         if (each := values_of_trigger(written, asked, self.dsn)) is None:
             return None
-        return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
+        return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, *each)}
 
     def _look_again(
         self, asked: Asked, written: Pipeline, opened: dict[str, Any], *, has_looked: bool
@@ -108,6 +116,34 @@ class Executor:
             )
         look(self.control, written.name, self.dsn, asks=False)
         return True
+
+    def _planned(self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any]) -> dict[str, Any] | None:
+        """As `_plan`; whether that failed is known of the pipeline."""
+        with self._noting(asked, pipeline=pipeline):
+            told = self._plan(pipeline, asked, opened)
+        if told is None and opened["failures"]:
+            self.control.note_plan(asked.pipeline)
+        return told
+
+    @contextmanager
+    def _noting(
+        self, asked: Asked, run: Run | None = None, pipeline: Pipeline | None = None
+    ) -> Iterator[None]:
+        """Notes why a run could not begin, or the open one not go on: nobody else has seen it."""
+        try:
+            yield
+        except (Wait, RunOver, MessageRefused):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            # A database that is away for a moment is the worker's to tell.
+            with suppress(Exception):
+                if run is not None:
+                    self.control.let_go(run, asked.message_id, why)
+                elif not asked.is_backfill:
+                    told = why if pipeline is None else redact(pipeline, why)
+                    self.control.note_plan(asked.pipeline, told)
+            raise
 
     def _open_new(self, asked: Asked, written: Pipeline) -> dict[str, Any]:
         """What is to be done once the instance of a message has begun."""
@@ -216,6 +252,10 @@ class Executor:
                 f" that run brought comes again then, unless trunq pipeline state {run.pipeline} --set says a"
                 " later place before the next run",
             )
+        if mark.attempt not in (0, run.attempt):
+            # Whoever committed it may have been killed before it tidied up.
+            with suppress(Exception):
+                sink.clear(replace(run, number=run.number + 1))
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))
         return _answer(finished)
@@ -247,7 +287,7 @@ class Executor:
         attempt = self.control.attempt(run)
         if attempt is None:
             return 0
-        run.attempt, run.figures = attempt, Figures()
+        run.attempt, run.figures = attempt, Figures(newest_by=freshness_of(pipeline))
         try:
             with self._watched(pipeline, run, asked.message_id, lost) as check:
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
@@ -287,9 +327,13 @@ class Executor:
             watch.end()
 
 
-def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Run:
+def _written(asked: Asked, opened: dict[str, Any]) -> Pipeline:
+    return read_definition(asked.pipeline.partition("/")[0], opened["definition"])
+
+
+def _run(opened: dict[str, Any], told: dict[str, Any]) -> Run:
     return Run(
-        pipeline.name,
+        opened["pipeline"],
         str(opened["identity"]),
         told["run_id"],
         told["number"],

@@ -242,6 +242,7 @@ def asked(message: Message) -> Asked:
         message.payload,
         is_backfill=headers.get("backfill") is True,
         is_resend=headers.get("resend") is True,
+        left=str(headers["left"]) if "left" in headers else None,
         chain=known,
         started_by=None if known is None else str(headers.get("by")),
     )

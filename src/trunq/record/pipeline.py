@@ -118,8 +118,9 @@ class BackfillShare(NamedTuple):
 
 
 class Quarantined(NamedTuple):
-    """A row of `list_quarantine`; `number` is that of the run that met it."""
+    """A row of `list_quarantine`; `number` is that of the run that met it, of `pipeline`, or the instance."""
 
+    pipeline: str
     quarantine_id: int
     number: int | None
     reasons: list[str]
@@ -139,10 +140,10 @@ class QuarantineReason(NamedTuple):
 class PipelineInstance(NamedTuple):
     """A row of `list_instances`: a pipeline for one value of its `per`; `pipeline` is its name.
 
-    `failures`, `failing_since`, `error`: of its open run. `put_off_until`: until when its limits let no run
-    begin, and by which of them (`put_off_for`). `rows_today`, `bytes_today`: what its sink took on this day
-    of UTC, where there is a limit of them. `refused`: why its table is not read, `hint`: the way out.
-    `instances`: how many there are.
+    `failures`, `failing_since`, `error`: of its open run, or of tries to begin one. `put_off_until`: until
+    when its limits let no run begin, and by which of them (`put_off_for`), or a `pause`, with None: until it
+    is resumed. `rows_today`, `bytes_today`: what its sink took on this day of UTC, where there is a limit of
+    them. `refused`: why its table is not read, `hint`: the way out. `instances`: how many there are.
     """
 
     pipeline: str

@@ -102,7 +102,11 @@ per = "message.customer"
 source = {format = "table", table = "source_${message.customer}"}
 sink = {format = "table", table = "moved"}
 limits = {rows_a_day = 1}
+max_bad = 1
+checks = [{name = "too large", column = "id", between = [1, 2]}]
 """)
+    with client.transaction() as connection:
+        connection.execute("insert into source_acme values (7)")
     made = trunq("pipeline", "create", str(path)).said
     assert """Run it with: trunq pipeline run orders --message '{"customer": "..."}'""" in " ".join(
         made.split()
@@ -118,6 +122,15 @@ limits = {rows_a_day = 1}
     assert "trunq pipeline instances orders" in shown_all
     assert "orders/acme" in shown_all
     assert "snapshot" in trunq("pipeline", "state", "orders/acme", "--json").json["state"]
+    for more in ([], ["--json"], ["--reset", "--yes"]):
+        refused = trunq("pipeline", "state", "orders", *more)
+        assert refused.status == 1
+        assert "Pipeline orders has no state of its own" in refused.said
+        assert "trunq pipeline instances orders" in refused.said
+    assert "state" not in trunq("pipeline", "show", "orders").said.split("number")[0]
+    assert "orders/acme 1 1" in trunq("pipeline", "quarantine", "orders").said
+    assert "orders/acme" not in trunq("pipeline", "quarantine", "orders/acme").said
+    assert trunq("pipeline", "quarantine", "orders", "--json").json["rows"][0]["pipeline"] == "orders/acme"
     with client.transaction() as connection:
         connection.execute(
             "update trunq.pipeline set put_off_until = now() + interval '1 hour', put_off_for = 'rows_a_day'"

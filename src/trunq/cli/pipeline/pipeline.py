@@ -19,7 +19,14 @@ from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import REASONS, print_backfills, print_pipeline, seconds, warnings_of
+from trunq.cli.pipeline.sight import (
+    REASONS,
+    own_state,
+    print_backfills,
+    print_pipeline,
+    seconds,
+    warnings_of,
+)
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -346,7 +353,7 @@ def state(
     if reset and set_ is not None:
         raise Mistake("Give --set or --reset, not both.")
     with client(database) as trunq:
-        found = _row(trunq, name)["state"]
+        found = own_state(_row(trunq, name))
         if reset or set_ is not None:
             confirm(f"The state of pipeline {name}: set?", is_answered=yes)
             trunq.set_pipeline_state(name, {} if reset else read_json("state", set_))
@@ -402,7 +409,8 @@ def quarantine(
     else:
         write_rows(counts, REASONS, False, f"Pipeline {name} has no rows in quarantine.")
         if rows:
-            write_rows(rows, ("quarantine_id", "number", "reasons", "content"), False, "")
+            of = () if all(row["pipeline"] == name for row in rows) else ("pipeline",)
+            write_rows(rows, (*of, "quarantine_id", "number", "reasons", "content"), False, "")
 
 
 @option.verb(app, "drop", "trunq pipeline drop flights")

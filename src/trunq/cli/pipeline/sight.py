@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from trunq import Client
+from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
 from trunq.cli.pipeline.run import progress_words, share_words, trigger_words
@@ -59,7 +60,7 @@ def print_pipeline(
         ("per", _per(row)), ("tables", _tables(row)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
-        ("state", None if "tables" in row["state"] else json.dumps(row["state"])), ("error", row["error"]),
+        ("state", None if _has_instances(row) else json.dumps(row["state"])), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)
     for each in warnings:
@@ -88,7 +89,23 @@ def _per(row: Row) -> str | None:
     per, name = row["definition"].get("per"), row["pipeline"]
     if "tables" in row["definition"]["source"]:
         return None
-    return per and (per if "/" in name else f"{per} (trunq pipeline instances {name})")
+    return f"{per} (trunq pipeline instances {name})" if _has_instances(row) else per
+
+
+def _has_instances(row: Row) -> bool:
+    definition = row["definition"]
+    return ("per" in definition or "tables" in definition["source"]) and "/" not in row["pipeline"]
+
+
+def own_state(row: Row) -> Any:
+    """Where the next slice of a pipeline begins."""
+    if _has_instances(row):
+        name, per = row["pipeline"], row["definition"].get("per", "its tables")
+        raise Mistake(
+            f"Pipeline {name} has no state of its own: each value of {per} has. Name an instance:"
+            f" trunq pipeline instances {name}"
+        )
+    return row["state"]
 
 
 def _tables(row: Row) -> str | None:

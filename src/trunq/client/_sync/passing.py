@@ -1678,7 +1678,8 @@ class Passing(Access):
         (100), the worst first: those whose open run fails, the most often first; those of tables that cannot
         be read or are gone (refused, with the way out); those that a limit puts off; those with an open run,
         the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every
-        function takes in the place of that of a pipeline; failures, failing_since, error: of its open run;
+        function takes in the place of that of a pipeline; failures, failing_since, error: of its open run, or
+        of tries to begin one; put_off_for: a limit, or pause, with put_off_until None: until it is resumed;
         rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of
         them; instances: how many there are.
 
@@ -2020,10 +2021,12 @@ class Passing(Access):
         return returned
 
     def drop_pipeline(self, pipeline: str, *, connection: Given | None = None) -> None:
-        """Drops a pipeline with its state, its trigger, its runs and its quarantine, and the capture that it
-        made.
+        """Drops a pipeline, or an instance, with its state, its trigger, its runs and its quarantine; of a
+        queue of this database that it reads, also the subscription pipeline_<name>, unless its definition
+        names another, and the capture that it made.
 
-        What it wrote stays, and so do messages that ask for runs of it.
+        What it wrote stays, and so do messages that ask for runs of it. Where its sink may have what an
+        attempt had staged, a runner is asked to remove that.
 
         Raises PipelineNotFound; InvalidPipeline while another runs it after itself, and for one of many
         tables that is there; QueueInUse while an open transaction uses the table that it captures.
@@ -2231,7 +2234,7 @@ class Passing(Access):
         connection: Given | None = None,
     ) -> list[Quarantined]:
         """Rows of a pipeline that broke a rule, newest first, `limit` of them at most (100), with the run
-        that met them; of one reason or all.
+        that met them, and the pipeline, or the instance, whose run that was; of one reason or all.
 
         `before`: the smallest quarantine_id of the page before.
 
@@ -2750,10 +2753,12 @@ class Passing(Access):
         week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while
         messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
         them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
-        miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
-        no file yet, or whose limit of a day is used up, backfills that failed, tables of a pipeline that it
-        cannot read or that are gone, history that waits for its taker for longer than the retention, and, of
-        all queues, a server that may not come back after a crash.
+        miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that
+        nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet,
+        or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks,
+        backfills that failed, tables of a pipeline that it cannot read or that are gone, history that waits
+        for its taker for longer than the retention, and, of all queues, a server that may not come back after
+        a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

@@ -69,6 +69,9 @@ class Sink(Protocol):
     def discard(self, run: Run) -> None:
         """What this attempt staged is not wanted."""
 
+    def clear(self, run: Run) -> bool:
+        """Remove what runs of this series before this one had staged; False: something is in use."""
+
 
 _CLASSES: Final = {
     "table": ("trunq.pipeline.sink.table", "TableSink"),

@@ -118,6 +118,10 @@ class DeltaSink:
     def discard(self, run: Run) -> None:
         self._stage.discard(run)
 
+    def clear(self, run: Run) -> bool:
+        with self._stage.explaining():
+            return self._stage.clear(run)
+
     def _open(self) -> DeltaTable | None:
         """The table; None if there is none yet."""
         return open_table(self._stage.uri, self._stage.options)

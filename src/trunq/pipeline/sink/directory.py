@@ -39,12 +39,19 @@ class StageDirectory:
 
     def begin(self, run: Run) -> Path:
         """Make it."""
-        for path in (self.root / STAGE).glob(f"{prefix(run)}*"):
-            if int(path.name.removeprefix(prefix(run)).split("-")[0]) < run.number:
-                shutil.rmtree(path, ignore_errors=True)
+        self.clear(run)
         directory = self.directory(run)
         directory.mkdir(parents=True, exist_ok=True)
         return directory
+
+    def clear(self, run: Run) -> bool:
+        """Remove those of runs before this one; False: one is still there."""
+        for path in (self.root / STAGE).glob(f"{prefix(run)}*"):
+            if int(path.name.removeprefix(prefix(run)).split("-")[0]) < run.number:
+                shutil.rmtree(path, ignore_errors=True)
+                if path.exists():
+                    return False
+        return True
 
     def write(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Write a part, to the disk, and say how many rows it has."""

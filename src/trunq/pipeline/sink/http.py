@@ -106,6 +106,14 @@ class HttpSink(PostgresSink):
         if not is_sent:
             super().discard(run)
 
+    def clear(self, run: Run) -> bool:
+        with self._connected() as connection:
+            if is_there(connection, "trunq_sink.sending"):
+                # Of a run that is over, no more is sent.
+                query = "delete from trunq_sink.sending where mark = %s and number < %s"
+                connection.execute(query, (run.mark, run.number))
+        return super().clear(run)
+
     def _claim(self, connection: Connection, run: Run, parts: list[str], rows: int) -> _Sending | None:
         """What is to be sent, from now on by us alone: the attempt that was begun, or this one.
 

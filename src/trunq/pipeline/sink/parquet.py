@@ -53,6 +53,9 @@ class ParquetSink:
     def discard(self, run: Run) -> None:
         self._stage.discard(run)
 
+    def clear(self, run: Run) -> bool:
+        return self._stage.clear(run)
+
     def _commit(self, run: Run, parts: list[str], rows: int) -> bool:
         if (mark := self.applied(run)) is not None and mark.number >= run.number:
             self._stage.discard(run)

@@ -84,6 +84,13 @@ class PublishedSink:
         if not self._may_be_marked and self._read(run)[0] != Mark(run.number, run.attempt):
             self._stage.discard(run)
 
+    def clear(self, run: Run) -> bool:
+        mark, names, _ = self._read(run)
+        if names and mark.number < run.number:
+            # They are in the sink by the mark, also where nobody has copied them yet.
+            self._publish(run, mark, names)
+        return self._stage.clear(run)
+
     def _take(self, run: Run, content: bytes, tag: Tag | None) -> bool:
         """Write the mark in place of the version that was read."""
         return self._storage.swap(self._path(run), content, tag)

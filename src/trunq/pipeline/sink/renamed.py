@@ -49,10 +49,7 @@ class RenamedSink:
         return Mark(int(found[-1].removeprefix(begin)), int(attempt or b"0"))
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
-        begin = prefix(run)
-        for name in self._storage.names(f"{self._root}/{STAGE}"):
-            if name.startswith(begin) and int(name.removeprefix(begin).partition("-")[0]) < run.number:
-                self._storage.remove_tree(f"{self._root}/{STAGE}/{name}")
+        self.clear(run)
         self._storage.make_directory(self._directory(run))
         return lake_columns(schema)
 
@@ -87,6 +84,13 @@ class RenamedSink:
     def discard(self, run: Run) -> None:
         if not self._may_be_renamed:
             self._storage.remove_tree(self._directory(run))
+
+    def clear(self, run: Run) -> bool:
+        begin = prefix(run)
+        for name in self._storage.names(f"{self._root}/{STAGE}"):
+            if name.startswith(begin) and int(name.removeprefix(begin).partition("-")[0]) < run.number:
+                self._storage.remove_tree(f"{self._root}/{STAGE}/{name}")
+        return True
 
     def _directory(self, run: Run) -> str:
         return f"{self._root}/{STAGE}/{prefix(run)}{run.number:08d}-{run.attempt}"

@@ -57,14 +57,7 @@ class StoredStage:
 
     def begin(self, run: Run) -> None:
         """Remove what older runs left, and refuse a storage on which two writers could both be first."""
-        begin = f"{self.root}{STAGE}/{prefix(run)}"
-        old = [
-            entry.path
-            for entry in self.storage.walk(f"{self.root}{STAGE}")
-            if entry.path.startswith(begin)
-            and int(entry.path.removeprefix(begin).partition("-")[0]) < run.number
-        ]
-        self.storage.remove(old)
+        self.clear(run)
         # The first time it is not there.
         is_refused = not (self._probe(None) and self._probe(None))
         self._require_condition("If-None-Match", is_refused=is_refused)
@@ -84,6 +77,18 @@ class StoredStage:
                 f" ({name}), so two runners at once could lose rows",
                 "take a storage with conditional writes, as S3, GCS, Azure and MinIO are",
             )
+
+    def clear(self, run: Run) -> bool:
+        """Remove what runs before this one left."""
+        begin = f"{self.root}{STAGE}/{prefix(run)}"
+        old = [
+            entry.path
+            for entry in self.storage.walk(f"{self.root}{STAGE}")
+            if entry.path.startswith(begin)
+            and int(entry.path.removeprefix(begin).partition("-")[0]) < run.number
+        ]
+        self.storage.remove(old)
+        return True
 
     def write(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Write a part, and say how many rows it has."""

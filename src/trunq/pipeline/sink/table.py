@@ -99,6 +99,10 @@ class PostgresSink:
             connection.execute("set lock_timeout = '5s'")
             connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run)))
 
+    def clear(self, run: Run) -> bool:
+        with self._connected() as connection:
+            return _drop_old(connection, run)
+
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns | None:
         """Make ready for these columns, or refuse them; those of a table, as it has them."""
 
@@ -184,17 +188,21 @@ class TableSink(PostgresSink):
             raise InvalidPipeline(message, error.hint) from None
 
 
-def _drop_old(connection: Connection, run: Run) -> None:
-    """Stages of runs that are over; one that somebody still writes into waits for the next run."""
+def _drop_old(connection: Connection, run: Run) -> bool:
+    """Drop stages of runs that are over; False: somebody still writes into one, which waits for the next."""
     prefix = _prefix(run)
-    found = connection.execute(
-        "select relname from pg_class where relnamespace = 'trunq_sink'::regnamespace and"
-        " relkind = 'r' and starts_with(relname, %s)",
-        (prefix,),
-    ).fetchall()
-    for (name,) in found:
-        if int(name.removeprefix(prefix).split("_")[0]) < run.number:
-            stage.drop(connection, mark.SCHEMA, name)
+
+    def old() -> list[str]:
+        found = connection.execute(
+            "select relname from pg_class where relnamespace = to_regnamespace('trunq_sink') and"
+            " relkind = 'r' and starts_with(relname, %s)",
+            (prefix,),
+        ).fetchall()
+        return [name for (name,) in found if int(name.removeprefix(prefix).split("_")[0]) < run.number]
+
+    for name in (there := old()):
+        stage.drop(connection, mark.SCHEMA, name)
+    return not there or not old()
 
 
 def _prefix(run: Run) -> str:

@@ -268,18 +268,22 @@ class SftpStorage:
 class _Reader(Reader):
     """A file over a connection of its own; the requests for what is read at once are sent at once."""
 
+    _client: paramiko.SFTPClient | None = None
+    """None: it could not be opened, and the connection is another's by now. Python closes it all the same."""
+
     def __init__(self, storage: SftpStorage, path: str) -> None:
         self._storage = storage
-        self._client = storage.take()
+        client = storage.take()
         try:
-            self._file = self._client.open(_whole(path), "rb")
+            self._file = client.open(_whole(path), "rb")
             super().__init__(self._file.stat().st_size or 0)
         except FileNotFoundError:
-            storage.give_back(self._client)
+            storage.give_back(client)
             raise
         except BaseException:
-            _close(self._client)
+            _close(client)
             raise
+        self._client = client
 
     def _fetch(self, start: int, length: int) -> bytes:
         with self._storage._told():
@@ -294,8 +298,9 @@ class _Reader(Reader):
         if self.closed:
             return
         super().close()
-        # Answers to what nobody waits for any more would meet the next user.
-        _close(self._client)
+        if self._client is not None:
+            # Answers to what nobody waits for any more would meet the next user.
+            _close(self._client)
 
 
 def _is_lost(error: Exception) -> bool:

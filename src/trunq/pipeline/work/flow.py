@@ -156,12 +156,14 @@ class Flow:
         """What the source gave, after the steps of `columns`."""
         batches = self._counted(source)
         is_plain = self._pipeline.columns is None and not self._pipeline.checks
-        if is_plain and (source is not None or self._pipeline.function is not None):
+        if is_plain and source is not None:
             return batches
-        from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
+        from trunq.pipeline.work.local import fitted, given, given_again  # noqa: PLC0415  # for few runs
 
         if source is None:
             of_source = sources.make(self._pipeline, self._dsn, self._control).schema(self._run.slice)
+            if is_plain and self._pipeline.function is not None:
+                return fitted(of_source, batches)
             return given_again(self._pipeline, of_source, batches, self._refuse)
         return given(self._pipeline, source, self._run.slice, batches, self._refuse)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from trunq.arrow.batch import like
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context, Source
@@ -56,6 +57,34 @@ def given_again(
             rows = like(as_before(rows, known), known)
         if rows.num_rows:
             yield rows
+
+
+def fitted(of_source: pa.Schema | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the quarantine gave, for a function that may have refused rows of its own making: the columns that
+    the source has are of its types, where their values can be; others are as JSON has them.
+    """
+    known = [] if of_source is None else of_source.names
+    for batch in batches:
+        # JSON has an order of its own.
+        names = sorted(
+            batch.schema.names, key=lambda name: known.index(name) if name in known else len(known)
+        )
+        fitting = [_fitted(batch.select([name]), of_source) for name in names]
+        fields = [field for each in fitting for field in each.schema]
+        yield pa.RecordBatch.from_arrays([each.column(0) for each in fitting], schema=pa.schema(fields))
+
+
+def _fitted(batch: pa.RecordBatch, of_source: pa.Schema | None) -> pa.RecordBatch:
+    [name] = batch.schema.names
+    if of_source is None or name not in of_source.names:
+        return batch
+    schema = pa.schema([of_source.field(name)])
+    try:
+        fitting = like(as_before(batch, schema), schema)
+        # With what its field says beside its type, as of a number with digits.
+        return pa.RecordBatch.from_arrays(fitting.columns, schema=schema)
+    except (InvalidPipeline, pa.ArrowInvalid, ValueError):
+        return batch
 
 
 @dataclass(frozen=True, slots=True)

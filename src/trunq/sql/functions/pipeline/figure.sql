@@ -11,7 +11,8 @@
 
 create or replace function trunq._freshness_column(p_definition jsonb) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select coalesce(p_definition->>'freshness', p_definition->'sink'->>'newest', p_definition->'source'->>'cursor')
+  select coalesce(p_definition->>'freshness', p_definition->'sink'->>'newest',
+    case when jsonb_typeof(p_definition->'source'->'cursor') = 'string' then p_definition->'source'->>'cursor' end)
 $$;
 comment on function trunq._freshness_column is 'The column whose newest value says how fresh the sink of a pipeline is; null: none.';
 

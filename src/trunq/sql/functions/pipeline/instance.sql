@@ -112,13 +112,15 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from trunq.pipeline i
   left join lateral (
     select i.name || ': ' || r.error as error, r.failing_since from trunq.pipeline_run r
-    where r.pipeline_id = i.pipeline_id and r.ended_at is null and r.failures > 0 limit 1
+    where r.pipeline_id = i.pipeline_id and r.ended_at is null and r.failures > 0
+    union all
+    select i.name || ': ' || i.error, i.failing_since where i.failures > 0 limit 1
   ) f on true
   where i.parent_id = p_pipeline.pipeline_id
 $$;
 comment on function trunq._sum_instances is 'Of all instances of a pipeline: runs, rows in quarantine, and the error of the run that has failed the longest.';
 
-create or replace function trunq._ask_each(p_pipeline text, p_values text[]) returns integer
+create or replace function trunq._ask_each(p_pipeline text, p_values text[], p_unfit jsonb default null) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   -- Whoever makes the pipeline anew changes its instances, too.
@@ -145,11 +147,15 @@ begin
     end if;
     v_count := v_count + 1;
   end loop;
-  update trunq.pipeline p set asked = v_first where p.pipeline_id = v_pipeline.pipeline_id and p.asked <> v_first;
+  if v_pipeline.failures > 0 then
+    perform trunq._note_plan(p_pipeline);
+  end if;
+  update trunq.pipeline p set asked = v_first, unfit = p_unfit
+  where p.pipeline_id = v_pipeline.pipeline_id and (p.asked, p.unfit) is distinct from (v_first, p_unfit);
   return v_count;
 end $$;
 comment on function trunq._ask_each is
-  'Asks for a run of each of some instances of a pipeline, unless the last one that was asked for is still to come.
+  'Asks for a run of each of some instances of a pipeline, unless the last one that was asked for is still to come. p_unfit: of the values that the trigger found those that cannot be ("count", "values"), which _warn_pending names.
 Returns: of how many.';
 
 create or replace function trunq.list_instances(p_pipeline text, p_limit integer default 100)
@@ -165,10 +171,10 @@ declare
 begin
   perform trunq._check_limit(p_limit);
   return query
-    select p.name, split_part(p.name, '/', 2), p.done, o.number, o.begun_at, coalesce(f.failures, 0), f.failing_since, coalesce(f.error, l.error),
+    select p.name, split_part(p.name, '/', 2), p.done, o.number, o.begun_at, greatest(f.failures, p.failures), least(f.failing_since, p.failing_since), coalesce(p.error, f.error, l.error),
       l.outcome, l.ended_at, (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null),
       coalesce(greatest(p.paused_until, v_pipeline.paused_until) > v_now, false),
-      case when p.put_off_until > v_now then p.put_off_until end, case when p.put_off_until > v_now then p.put_off_for end,
+      case when p.put_off_until > v_now then nullif(p.put_off_until, 'infinity') end, case when p.put_off_until > v_now then p.put_off_for end,
       case when p.day = trunq._today() then p.day_rows else 0 end, case when p.day = trunq._today() then p.day_bytes else 0 end,
       coalesce(p.newest_at, greatest(p.looked_at, l.begun_at)), p.message, p.state, p.refused, p.hint, count(*) over ()
     from trunq.pipeline p
@@ -182,8 +188,8 @@ begin
       where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is not null order by r.number desc limit 1
     ) l on true
     where v_pipeline.pipeline_id in (p.parent_id, case when p.parent_id is not null then p.pipeline_id end)
-    order by coalesce(f.failures, 0) desc, p.refused is null, p.put_off_until > v_now desc nulls last, o.begun_at nulls last, l.ended_at nulls first, p.name limit p_limit;
+    order by greatest(f.failures, p.failures) desc, p.refused is null, p.put_off_until > v_now desc nulls last, o.begun_at nulls last, l.ended_at nulls first, p.name limit p_limit;
 end $$;
 comment on function trunq.list_instances is
-  'The instances of a pipeline with per (of the name of an instance that one), p_limit of them at most (100), the worst first: those whose open run fails, the most often first; those of tables that cannot be read or are gone (refused, with the way out); those that a limit puts off; those with an open run, the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every function takes in the place of that of a pipeline; failures, failing_since, error: of its open run; rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of them; instances: how many there are.
+  'The instances of a pipeline with per (of the name of an instance that one), p_limit of them at most (100), the worst first: those whose open run fails, the most often first; those of tables that cannot be read or are gone (refused, with the way out); those that a limit puts off; those with an open run, the oldest first; then by the end of the newest run. pipeline: the name of the instance, which every function takes in the place of that of a pipeline; failures, failing_since, error: of its open run, or of tries to begin one; put_off_for: a limit, or pause, with put_off_until null: until it is resumed; rows_today, bytes_today: what its sink took on this day of UTC, where its definition has a limit of them; instances: how many there are.
 Raises: TQ005, TQ030.';

@@ -52,7 +52,8 @@ begin
   end if;
   perform trunq._leave_takers(p_pipeline, p_definition->'source');
   perform trunq._leave_capture(p_pipeline, p_definition->'source');
-  update trunq.pipeline p set definition = p_definition, followers = v_followers,
+  -- The values of its trigger are looked at anew.
+  update trunq.pipeline p set definition = p_definition, followers = v_followers, unfit = null,
     -- What another sink holds, its first run tells.
     marked = case when p_definition->'sink' = v_old.definition->'sink' then p.marked else 0 end,
     newest_at = case when trunq._sink_target(p_definition) = trunq._sink_target(v_old.definition)
@@ -99,11 +100,12 @@ begin
   -- A look that is at it may find that its table is back.
   perform trunq._require_no_table(trunq._hold_pipeline(p_pipeline));
   perform from trunq.pipeline p where p.parent_id = v_pipeline.pipeline_id for update;
+  perform trunq._leave_source(p), trunq._note_left(p) from trunq.pipeline p where v_pipeline.pipeline_id in (p.pipeline_id, p.parent_id);
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
 end $$;
 comment on function trunq.drop_pipeline is
-  'Drops a pipeline with its state, its trigger, its runs and its quarantine, and the capture that it made. What it wrote stays, and so do messages that ask for runs of it.
+  'Drops a pipeline, or an instance, with its state, its trigger, its runs and its quarantine; of a queue of this database that it reads, also the subscription pipeline_<name>, unless its definition names another, and the capture that it made. What it wrote stays, and so do messages that ask for runs of it. Where its sink may have what an attempt had staged, a runner is asked to remove that.
 Raises: TQ030; TQ031 while another runs it after itself, and for one of many tables that is there; TQ009 while an open transaction uses the table that it captures.
 Locks: others who make or drop a pipeline; the pipeline.';
 
@@ -121,7 +123,7 @@ begin
   return query
     select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(u.until > trunq.clock(), false),
       case when u.until > trunq.clock() then nullif(u.until, 'infinity') end, p.done + i.done, o.number, o.begun_at, l.outcome, l.ended_at,
-      coalesce(o.error, l.error, i.error), i.quarantined + (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
+      coalesce(p.error, o.error, l.error, i.error), i.quarantined + (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
       p.definition->'trigger', s.next_due, f.fresh_at, case when f.fresh_at is not null then greatest(trunq.clock() - f.fresh_at, interval '0') end,
       case when p.newest_at is not null then trunq._freshness_column(p.definition) end
     from trunq.pipeline p

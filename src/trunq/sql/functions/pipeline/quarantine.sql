@@ -44,20 +44,20 @@ $$;
 comment on function trunq._find_quarantined is 'Ids of rows in a quarantine, 10,000 at most.';
 
 create or replace function trunq.list_quarantine(p_pipeline text, p_reason text default null, p_limit integer default 100, p_before bigint default null)
-returns table (quarantine_id bigint, number bigint, reasons text[], content jsonb, created_at timestamptz)
+returns table (pipeline text, quarantine_id bigint, number bigint, reasons text[], content jsonb, created_at timestamptz)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
 begin
   perform trunq._check_limit(p_limit);
   return query
-    select q.quarantine_id, r.number, q.reasons, q.content, q.created_at
-    from trunq.quarantine q left join trunq.pipeline_run r on r.run_id = q.run_id
+    select p.name, q.quarantine_id, r.number, q.reasons, q.content, q.created_at
+    from trunq.quarantine q join trunq.pipeline p on p.pipeline_id = q.pipeline_id left join trunq.pipeline_run r on r.run_id = q.run_id
     where q.pipeline_id = any(trunq._find_series(v_pipeline)) and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) and (p_before is null or q.quarantine_id < p_before)
     order by q.quarantine_id desc limit p_limit;
 end $$;
 comment on function trunq.list_quarantine is
-  'Rows of a pipeline that broke a rule, newest first, p_limit of them at most (100), with the run that met them; of one reason or all. p_before: the smallest quarantine_id of the page before.
+  'Rows of a pipeline that broke a rule, newest first, p_limit of them at most (100), with the run that met them, and the pipeline, or the instance, whose run that was; of one reason or all. p_before: the smallest quarantine_id of the page before.
 Raises: TQ005, TQ030.';
 
 create or replace function trunq.count_quarantine(p_pipeline text) returns table (reason text, quarantined bigint, newest_at timestamptz, example jsonb)

@@ -35,6 +35,8 @@ begin
     v_until := greatest(v_until, (select p.paused_until from trunq.pipeline p where p.pipeline_id = p_pipeline.parent_id));
   end if;
   if v_until > v_now then
+    update trunq.pipeline p set put_off_until = v_until, put_off_for = 'pause'
+    where p.pipeline_id = p_pipeline.pipeline_id and (p.put_off_until, p.put_off_for) is distinct from (v_until, 'pause');
     return jsonb_build_object('action', 'wait', 'seconds', least(10, greatest(0.1, extract(epoch from v_until - v_now))))
       || case when v_until > v_now + c_soon then jsonb_build_object('why', format('pipeline "%s" is paused', p_pipeline.name)) else '{}' end;
   elsif v_limits is null and p_pipeline.put_off_until is null then
@@ -95,11 +97,11 @@ comment on function trunq._check_pipeline_limits is 'Refuses (TQ031) limits that
 
 create or replace function trunq._warn_put_off(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  -- A rate puts off for a moment, as it is meant to.
+  -- A rate puts off for a moment, as it is meant to; a pause is _warn_pending's.
   select 'pipelines', null::text, format('pipeline "%s" has used its limits.%s of today (%s): runs of it wait', p.name, p.put_off_for, p.definition #>> array['limits', p.put_off_for]),
     format('it goes on at %s; with other limits, within ten minutes: trunq pipeline create FILE', date_trunc('second', p.put_off_until))
   from trunq.pipeline p
-  where p.put_off_until > trunq.clock() and p.put_off_for <> 'rate' and coalesce(p_queue, 'pipelines') = 'pipelines'
+  where p.put_off_until > trunq.clock() and p.put_off_for in ('rows_a_day', 'bytes_a_day') and coalesce(p_queue, 'pipelines') = 'pipelines'
   order by 3 limit 100
 $$;
 comment on function trunq._warn_put_off is 'Pipelines and instances whose quota of a day is used up, and that somebody has asked for since.';

@@ -81,7 +81,7 @@ begin
   end if;
   -- Of the source, all that was committed before this is seen by whoever plans after it.
   return jsonb_build_object('action', 'plan', 'snapshot', trunq.snapshot()::text, 'state', v_pipeline.state, 'done', v_pipeline.done,
-    'plan_hash', trunq._hash_plan(v_pipeline)) || trunq._tell_pipeline(v_pipeline);
+    'plan_hash', trunq._hash_plan(v_pipeline), 'failures', v_pipeline.failures) || trunq._tell_pipeline(v_pipeline);
 end $$;
 comment on function trunq._open_run is
   'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open, or is to be settled), wait (somebody is at it, or the pipeline is paused, or has used its limits), plan a slice, or begin the instance, once the message is checked, by a call with what it says as p_message. infinity as a pause is 10 seconds here.';
@@ -123,10 +123,21 @@ begin
     update trunq.pipeline p set message = p_slice->'message', put_off_until = null, put_off_for = null
     where p.pipeline_id = v_pipeline.pipeline_id and (p.message is distinct from p_slice->'message' or p.put_off_until is not null);
   end if;
+  if v_run.backfill = 0 and v_pipeline.failures > 0 then
+    perform trunq._note_plan(v_pipeline.name);
+  end if;
   return case when v_run.run_id is not null then trunq._tell_run(v_run) end;
 end $$;
 comment on function trunq._begin_run is
   'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set, or no more may run at once.';
+
+create or replace function trunq._note_plan(p_pipeline text, p_error text default null) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  update trunq.pipeline p set failures = case when p_error is null then 0 else p.failures + 1 end,
+    failing_since = case when p_error is not null then coalesce(p.failing_since, trunq.clock()) end, error = left(p_error, trunq._limit('error_characters'))
+  where p.name = p_pipeline and (p_error is not null or p.failures > 0)
+$$;
+comment on function trunq._note_plan is 'Why a run of a pipeline could not begin; null: it could, or there was nothing new.';
 
 create or replace function trunq._note_nothing(p_pipeline text, p_done bigint, p_state jsonb, p_plan_hash bigint) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -200,7 +211,7 @@ Returns: how often that has happened to the run; null when it was not at one.';
 create or replace function trunq._stage_run(
   p_attempt bigint, p_parts text[], p_rows_in bigint, p_rows_out bigint, p_rows_bad bigint, p_state_after jsonb default null,
   p_bytes_in bigint default null, p_bytes_out bigint default null, p_source_ms bigint default null, p_work_ms bigint default null,
-  p_sink_ms bigint default null, p_newest_at timestamptz default null, p_columns jsonb default null
+  p_sink_ms bigint default null, p_newest_at timestamptz default null, p_columns jsonb default null, p_newest_by text default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -218,7 +229,7 @@ begin
   end if;
   update trunq.pipeline_attempt a set parts = p_parts, state_after = p_state_after, rows_in = p_rows_in, rows_out = p_rows_out, rows_bad = p_rows_bad,
     bytes_in = p_bytes_in, bytes_out = p_bytes_out, source_ms = p_source_ms, work_ms = p_work_ms, sink_ms = p_sink_ms, newest_at = p_newest_at,
-    columns = trunq._find_new_columns(v_pipeline_id, p_columns)
+    newest_by = p_newest_by, columns = trunq._find_new_columns(v_pipeline_id, p_columns)
   where a.attempt = p_attempt;
   return found;
 end $$;
@@ -261,7 +272,9 @@ begin
   if v_run.backfill = 0 then
     update trunq.pipeline p set done = v_run.number, state = coalesce(v_attempt.state_after, p.state), asked = array_remove(p.asked, v_run.message_id),
       marked = case when p_sink_hash = trunq._hash_sink(p) then v_run.number else p.marked end,
-      newest_at = case when p_attempt <> 0 and v_is_current then trunq._next_newest(p.definition, p.newest_at, v_attempt.newest_at) else p.newest_at end
+      -- Of a column that says it no more, this run tells nothing either.
+      newest_at = case when p_attempt <> 0 and v_is_current and v_attempt.newest_by is not distinct from trunq._freshness_column(p.definition)
+        then trunq._next_newest(p.definition, p.newest_at, v_attempt.newest_at) else p.newest_at end
     where p.pipeline_id = v_pipeline.pipeline_id;
     if v_pipeline.definition->'trigger' ? 'continuous' then
       perform trunq._call_runners();
