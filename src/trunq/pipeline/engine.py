@@ -54,6 +54,8 @@ class Engine:
         self._warming: threading.Thread | None = None
         self._is_closed = False
         self._is_own = False
+        self.is_patient = False
+        """Runs that need the session are put off while it starts, whoever was first to need it."""
 
     def session(self) -> SparkSession:
         """The session, started at the first call. Raises SparkError where there is no Spark, or no Java."""
@@ -138,6 +140,8 @@ class Engine:
         """Raise Wait while the session that is being warmed has done nothing yet: a run that had to wait for
         executors would keep others, which need no Spark, from its slot.
         """
+        if self.is_patient and self._warming is None and self._session is None:
+            self.warm()
         if self._warming is not None:
             self._warming.join(_PATIENCE)
             if self._warming.is_alive():

@@ -20,6 +20,7 @@ _RUNS: Final = (
     "begun_at",
     "ended_at",
     "outcome",
+    "engine",
     "attempts",
     "rows_in",
     "rows_out",
@@ -56,6 +57,7 @@ def print_pipeline(
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
         ("per", _per(row)),
+        ("engine", _engine(runs)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
         ("state", json.dumps(row["state"])), ("error", row["error"]),
@@ -77,6 +79,12 @@ def _per(row: Row) -> str | None:
     """What has a state of its own, and where that is seen."""
     per, name = row["definition"].get("per"), row["pipeline"]
     return per and (per if "/" in name else f"{per} (trunq pipeline instances {name})")
+
+
+def _engine(runs: Sequence[Row]) -> str | None:
+    """Where the rows of the newest run passed, or pass, and why."""
+    newest = next((run for run in runs if run["engine"] is not None), None)
+    return None if newest is None else f"{newest['engine']}: {newest['engine_reason']}"
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

@@ -28,6 +28,14 @@ class Plan:
     state: State | None
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """About how large a slice is, in rows, and in bytes as they lie in the source; None: only reading tells."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
 @dataclass(slots=True)
 class Context:
     """What a user's function may know of its run, and do.
@@ -85,6 +93,10 @@ class Source(Protocol):
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:  # noqa: ARG002
         """Slices that are this one together, to be read beside each other."""
         return [slice]
+
+    def size(self, slice: dict[str, Any]) -> Size:  # noqa: ARG002
+        """About how large a slice is, found at once, however large it is."""
+        return Size()
 
     def schema(self, slice: dict[str, Any]) -> pa.Schema | None:  # noqa: ARG002
         """The columns of a slice, or of the quarantine's rows; None: only reading tells.
