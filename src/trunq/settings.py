@@ -52,11 +52,11 @@ class Pipelines(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    spark_from_rows: Annotated[int, Field(gt=0)] | None = None
-    """Rows of a slice. None: not by rows."""
+    spark_from_rows: Annotated[int, Field(ge=0)] = 1_000_000
+    """Rows of a slice, by benchmarks/engine.py. 0: not by rows."""
 
-    spark_from_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Bytes of a slice, as they lie in its source. None: not by bytes."""
+    spark_from_bytes: Annotated[int, Field(ge=0)] = 200_000_000
+    """Bytes of a slice, as they lie in its source. 0: not by bytes."""
 
 
 class Leader(BaseModel):

@@ -70,10 +70,11 @@ def test_a_slice_has_spark_from_a_number_of_rows_on(bench: Bench) -> None:
     assert chosen(bench) == ("spark", "about 2,000 rows: pipeline.spark_from_rows is 1,000")
     few = chosen(bench, Pipelines(spark_from_rows=5000, spark_from_bytes=10**9))
     assert few.engine == "process"
-    assert few.reason.startswith("about 2,000 rows and ")
-    assert few.reason.endswith(
-        "not more than pipeline.spark_from_rows (5,000) and pipeline.spark_from_bytes (1,000,000,000)"
-    )
+    assert few.reason.startswith("about 2,000 rows (pipeline.spark_from_rows is 5,000) and about ")
+    assert few.reason.endswith(" bytes (pipeline.spark_from_bytes is 1,000,000,000)")
+    never = chosen(bench, Pipelines(spark_from_rows=0, spark_from_bytes=0))
+    assert never.engine == "process"
+    assert "pipeline.spark_from_rows is 0" in never.reason
     assert chosen(bench, engine="process") == ("process", "engine = 'process'")
 
 
@@ -182,6 +183,6 @@ def test_a_run_says_which_engine_had_it_and_both_bring_the_same(
 
 
 def test_a_setting_that_is_no_number_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRUNQ_PIPELINE_SPARK_FROM_ROWS", "0")
-    with pytest.raises(InvalidArgument, match="pipeline.spark_from_rows .*is wrong: .*greater than 0"):
+    monkeypatch.setenv("TRUNQ_PIPELINE_SPARK_FROM_ROWS", "-1")
+    with pytest.raises(InvalidArgument, match="pipeline.spark_from_rows .*is wrong: .*greater than or equal to 0"):
         load()

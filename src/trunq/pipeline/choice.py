@@ -47,7 +47,7 @@ def choose_engine(
     if size.rows is None and size.bytes is None:
         return Choice("process", "how large the slice is, only reading tells")
     if (larger := _larger(size, known)) is None:
-        return Choice("process", f"{_words(size)}: not more than {_limits(known)}")
+        return Choice("process", _smaller(size, known))
     if (lacking := _why_not(pipeline, source, slice)) is not None:
         return Choice("process", f"{larger}, but {lacking}")
     return Choice("spark", larger)
@@ -64,19 +64,25 @@ def _why_whole(pipeline: Pipeline) -> str | None:
 
 def _larger(size: Size, settings: Pipelines) -> str | None:
     """In which way it is larger than the settings say."""
-    if (
-        size.rows is not None
-        and settings.spark_from_rows is not None
-        and size.rows >= settings.spark_from_rows
-    ):
-        return f"about {size.rows:,} rows: pipeline.spark_from_rows is {settings.spark_from_rows:,}"
-    if (
-        size.bytes is not None
-        and settings.spark_from_bytes is not None
-        and size.bytes >= settings.spark_from_bytes
-    ):
-        return f"about {size.bytes:,} bytes: pipeline.spark_from_bytes is {settings.spark_from_bytes:,}"
+    for found, name, unit in _compared(size):
+        limit = getattr(settings, name)
+        if found is not None and limit and found >= limit:
+            return f"about {found:,} {unit}: pipeline.{name} is {limit:,}"
     return None
+
+
+def _smaller(size: Size, settings: Pipelines) -> str:
+    """That it is not."""
+    told = [
+        f"about {found:,} {unit} (pipeline.{name} is {getattr(settings, name):,})"
+        for found, name, unit in _compared(size)
+        if found is not None
+    ]
+    return " and ".join(told)
+
+
+def _compared(size: Size) -> list[tuple[int | None, str, str]]:
+    return [(size.rows, "spark_from_rows", "rows"), (size.bytes, "spark_from_bytes", "bytes")]
 
 
 def _why_not(pipeline: Pipeline, source: Source, slice: dict[str, Any]) -> str | None:
@@ -92,24 +98,3 @@ def _why_not(pipeline: Pipeline, source: Source, slice: dict[str, Any]) -> str |
     if source.schema(slice) is None or len(source.shares(slice, _TWO)) < _TWO:
         return "it would be one task"
     return None
-
-
-def _words(size: Size) -> str:
-    told = [
-        f"{number:,} {unit}"
-        for number, unit in ((size.rows, "rows"), (size.bytes, "bytes"))
-        if number is not None
-    ]
-    return f"about {' and '.join(told)}"
-
-
-def _limits(settings: Pipelines) -> str:
-    told = [
-        f"pipeline.{name} ({limit:,})"
-        for name, limit in (
-            ("spark_from_rows", settings.spark_from_rows),
-            ("spark_from_bytes", settings.spark_from_bytes),
-        )
-        if limit is not None
-    ]
-    return " and ".join(told) or "no limit that is set"

@@ -15,10 +15,25 @@ from trunq.errors import TrunqError
 from trunq.explanation import explain_spark, recognise_spark
 from trunq.pipeline import errors as of_pipelines
 from trunq.pipeline.errors import WorkFailed
+from trunq.spark.errors import SparkError
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
 _PYTHON: Final = "Traceback (most recent call last):\n"
+
+
+_VERSIONS: Final = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+[\d])")
+
+
+def unfit(master: str, error: Exception) -> SparkError:
+    """Why executors cannot do Python's tasks."""
+    if (found := _VERSIONS.search(str(error))) is not None:
+        return SparkError(
+            f"executors of {master} have Python {found[1]}, and the runner has {found[2]}: nothing was run",
+            "give them one minor version: an environment packed by venv-pack as spark.archives, or the runner's"
+            " Python at the same path on each machine",
+        )
+    return SparkError(f"{master} cannot run tasks of Python: {explain_spark(error).line}")
 
 
 def first_line(error: BaseException) -> str:
