@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pytest
@@ -167,7 +167,9 @@ def test_executors_may_come_late_and_those_with_another_python_are_refused(
         early = start(cluster, "-m", "trunq", "pipeline", "run", name, "--json")
         put_off = {"scheduled", "retrying"}
         wait_until(
-            lambda: _alive(early) and put_off & {row.state for row in bench.client.list_messages("pipelines")},
+            lambda: (
+                _alive(early) and put_off & {row.state for row in bench.client.list_messages("pipelines")}
+            ),
             300,
         )
         assert bench.client.list_runs(name) == []
@@ -176,7 +178,7 @@ def test_executors_may_come_late_and_those_with_another_python_are_refused(
         assert early.wait(120) == 0
         python = tmp_path / "python"
         python.write_text(
-            f"#!/bin/sh\nPYTHONPATH={tmp_path / 'other'}:$PYTHONPATH exec {sys.executable} \"$@\"\n"
+            f'#!/bin/sh\nPYTHONPATH={tmp_path / "other"}:$PYTHONPATH exec {sys.executable} "$@"\n'
         )
         python.chmod(0o755)
         (tmp_path / "other").mkdir()
