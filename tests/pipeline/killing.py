@@ -84,8 +84,8 @@ def die() -> None:
 
 
 def strikes(rows: Any, context: Any) -> Any:
-    """A function of a pipeline: the first task that comes to it dies when it has staged some, or kills the Java
-    process of its Spark, as the message says.
+    """A function of a pipeline: the first task that comes to it dies when it has staged some, or kills the
+    Java process of its Spark, as the message says.
     """
     said = context.message or {}
     if said and not (struck := Path(said["struck"])).exists():

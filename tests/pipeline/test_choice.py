@@ -185,6 +185,6 @@ def test_a_run_says_which_engine_had_it_and_both_bring_the_same(
 def test_a_setting_that_is_no_number_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRUNQ_PIPELINE_SPARK_FROM_ROWS", "-1")
     with pytest.raises(
-        InvalidArgument, match="pipeline.spark_from_rows .*is wrong: .*greater than or equal to 0"
+        InvalidArgument, match=r"pipeline.spark_from_rows .*is wrong: .*greater than or equal to 0"
     ):
         load()

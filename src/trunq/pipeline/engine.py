@@ -171,7 +171,7 @@ class Engine:
         except Exception as error:
             if (what := self._ended()) is not None:
                 raise EngineDied(f"{what} ended as it began; the next attempt starts another") from error
-            raise unfit(session.sparkContext.master, error) from error
+            raise unfit(str(session.sparkContext.master), error) from error
         self._is_proven = True
 
     def _warm(self) -> None:

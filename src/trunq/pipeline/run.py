@@ -215,7 +215,7 @@ class Executor:
             return 0
         run.attempt, run.figures = attempt, Figures()
         try:
-            with self._watched(pipeline, run, asked.message_id, lost) as check:
+            with self._watched(run, asked.message_id, lost) as check:
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
                 if run.engine == "spark":
                     staged = flow.stage_in(self.engine, source, sink)
@@ -237,9 +237,7 @@ class Executor:
         return attempt
 
     @contextmanager
-    def _watched(
-        self, pipeline: Pipeline, run: Run, holder: int, lost: threading.Event
-    ) -> Iterator[Callable[[], None]]:
+    def _watched(self, run: Run, holder: int, lost: threading.Event) -> Iterator[Callable[[], None]]:
         """Says each second how far the run is; what it yields raises when the run is to stop."""
         watch = Monitor(self.control, self.engine if run.engine == "spark" else None, run, holder, lost)
         watch.start()

@@ -30,7 +30,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """About how large a slice is, in rows, and in bytes as they lie in the source; None: only reading tells."""
+    """About how large a slice is, in rows, and in bytes as they lie in the source; None: only reading
+    tells.
+    """
 
     rows: int | None = None
     bytes: int | None = None

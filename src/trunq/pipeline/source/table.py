@@ -54,8 +54,10 @@ from pg_class c where c.oid = any(%(oids)s::oid[]) order by c.oid"""
 
 # What was ever written into it and those below it, and their size: both grow with each slice.
 _WRITTEN: Final = """(with recursive below(oid) as (
-  select {table}::regclass::oid union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
-select array[coalesce(sum(pg_stat_get_tuples_inserted(oid) + pg_stat_get_tuples_updated(oid)), 0)::bigint,
+  select {table}::regclass::oid
+  union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+select array[
+coalesce(sum(pg_stat_get_tuples_inserted(oid) + pg_stat_get_tuples_updated(oid)), 0)::bigint,
 coalesce(sum(pg_table_size(oid)), 0)::bigint] from below)"""
 
 # As the newest ANALYZE or VACUUM counted; a table that none has seen has -1.
@@ -138,10 +140,10 @@ class TableSource(Source):
             return self._columns(connection)[1]
 
     def size(self, slice: dict[str, Any]) -> Size:
-        """Of a window what was written into the table since the last one, as Postgres counts it, and by how much
-        it grew; of all of it, what the planner knows. Of a range or a look-back, only reading tells.
+        """Of a window what was written into the table since the last one, as Postgres counts it, and by how
+        much it grew; of all of it, what the planner knows. Of a range or a look-back, only reading tells.
         """
-        if "size" in slice:
+        if "size" in slice and "from" not in slice:
             return Size(*slice["size"])
         if "range" in slice or slice.get("lo") is not None:
             return Size()
