@@ -67,7 +67,7 @@ _forkserver.set_forkserver_preload(
 def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
     """Execute a run in another process, which dies at a point; its exit code."""
     process = start(dsn, asked, point)
-    process.join(120)
+    process.join(300)
     return process.exitcode if process.exitcode is not None else 0
 
 

@@ -38,7 +38,7 @@ def yielding(context: Any) -> Iterator[Any]:
     """A source."""
     if not context.state:
         context.state = {"is_over": True}
-        yield [{"id": id} for id in range(NUMBER)]
+        yield from ({"id": id} for id in range(NUMBER))
 
 
 @pytest.fixture(autouse=True)

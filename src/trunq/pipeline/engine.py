@@ -61,6 +61,8 @@ class Engine:
         """Python has done a job in this session."""
         self._unfit: Exception | None = None
         """Why it has not."""
+        self._known: set[tuple[str | None, ...]] = set()
+        """Statements that Spark can read."""
 
     def session(self) -> SparkSession:
         """The session, started at the first call. Raises SparkError where there is no Spark, or no Java."""
@@ -80,10 +82,14 @@ class Engine:
 
     def check(self, pipeline: Pipeline) -> None:
         """Refuse statements that Spark cannot read. Raises InvalidPipeline."""
+        statements = (*pipeline.sql, *(check.holds or "" for check in pipeline.checks), pipeline.transform)
+        if statements in self._known:
+            return
         session = self.session()
         from trunq.pipeline.work.statement import require_queries  # noqa: PLC0415  # needs pyspark
 
         require_queries(session, pipeline)
+        self._known.add(statements)
 
     def stage(
         self,
@@ -108,6 +114,7 @@ class Engine:
                 if not pipeline.has_frames:
                     fused = Fused(session, rooted(pipeline), run, source, sink, context, check, dsn)
                     return fused.stage()
+                self.check(pipeline)
                 return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
         except Exception as error:
             check()

@@ -35,7 +35,7 @@ from trunq.pipeline.work.schema import sink_schema
 from trunq.pipeline.work.share import Quarantined, Read, Reading, unsliced
 from trunq.pipeline.work.spent import seconds_of_tasks
 from trunq.pipeline.work.stager import Stager
-from trunq.pipeline.work.statement import require_queries, transformed
+from trunq.pipeline.work.statement import transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +72,6 @@ class Staging:
         """Do it. Raises InvalidPipeline for what cannot be, CheckFailed, and WorkFailed."""
         # Views, and settings that a transform makes, are this run's alone.
         session = self.spark.newSession()
-        require_queries(session, self.pipeline)
         with self._client() as control, self._found(control) as (source, slice, given):
             self.check()
             if given is None:
