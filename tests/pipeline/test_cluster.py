@@ -117,7 +117,7 @@ class Moving:
 
     def check(self, name: str, kind: str) -> None:
         """Each row came once, in one attempt; then room is made for the next sink."""
-        wait_until(lambda: self.bench.client.list_runs(name)[0].outcome == "done", 300)
+        wait_until(lambda: [run.outcome for run in self.bench.client.list_runs(name)] == ["done"], 300)
         run = self.bench.client.list_runs(name)[0]
         assert (run.attempts, run.engine, run.rows_out) == (1, "spark", ROWS)
         assert sorted(words(self.bench, kind)) == sorted(f"w{id}" for id in range(1, ROWS + 1)), kind
