@@ -103,7 +103,7 @@ class Source(Protocol):
     def schema(self, slice: dict[str, Any]) -> pa.Schema | None:  # noqa: ARG002
         """The columns of a slice, or of the quarantine's rows; None: only reading tells.
 
-        Where only reading tells, one process reads all of it into files, which tasks read.
+        Where only reading tells, one task reads all of it into files, which others read.
         """
         return None
 
