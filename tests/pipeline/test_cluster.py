@@ -183,15 +183,17 @@ def test_executors_may_come_late_and_those_with_another_python_are_refused(
         python.chmod(0o755)
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "sitecustomize.py").write_text(
-            "import sys\nsys.version_info = (3, 99, 0, 'final', 0)\n"
+            "import collections, sys\n"
+            "named = collections.namedtuple('version_info', 'major minor micro releaselevel serial')\n"
+            "sys.version_info = named(3, sys.version_info.minor + 1, 0, 'final', 0)\n"
         )
         name = bench.make({"format": "table", "table": "source"}, SINKS["append"], engine="spark")
         conf = {"spark.executorEnv.TRUNQ_REAL_PYTHON": str(python)}
         other = start(cluster, "-m", "trunq", "pipeline", "run", name, **conf)
         said = other.communicate(timeout=300)[1]
-        here = f"{sys.version_info.major}.{sys.version_info.minor}"
+        here, there = (f"3.{minor}" for minor in (sys.version_info.minor, sys.version_info.minor + 1))
         assert other.returncode == 1
-        assert f"executors of {cluster.master} have Python 3.99, and the runner has {here}" in said
+        assert f"executors of {cluster.master} have Python {there}, and the runner has {here}" in said
         assert bench.client.list_runs(name) == []
         # With the Python that they were told to have, it runs.
         again = start(cluster, "-m", "trunq", "pipeline", "run", name)
