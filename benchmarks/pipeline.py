@@ -107,7 +107,7 @@ def measure(options: Options) -> Iterator[Table]:
             f"{options.extra.jar} is not there: apt-get install libpostgresql-jdbc-java, or name it: --jar"
         )
     parts = options.extra.only.split(",")
-    with _place(options) as place:
+    with placed(options) as place:
         for name, part in _PARTS.items():
             if name in parts:
                 yield part(place)
@@ -347,7 +347,8 @@ _PARTS: Final[dict[str, Callable[[Place], Table]]] = {
 
 
 @contextmanager
-def _place(options: Options) -> Iterator[Place]:
+def placed(options: Options) -> Iterator[Place]:
+    """A server, a session, and flights in it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

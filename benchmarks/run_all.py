@@ -53,6 +53,7 @@ RUNS = (
     ("spark_source.py", "--postgres", "18"),
     ("spark_sink.py", "--postgres", "18"),
     ("pipeline.py", "--postgres", "18"),
+    ("engine.py", "--postgres", "18"),
 )
 
 INTRODUCTION = """# Benchmarks: results

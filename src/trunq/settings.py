@@ -45,6 +45,20 @@ class Spark(BaseModel):
     """Any of Spark's own settings. As a variable it is JSON."""
 
 
+class Pipelines(BaseModel):
+    """How runs of pipelines are done: the table `pipeline` of trunq.toml, or TRUNQ_PIPELINE_SPARK_FROM_ROWS
+    and so on. From either size on, a slice that more than one task can read passes in Spark.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    spark_from_rows: Annotated[int, Field(ge=0)] = 1_000_000
+    """Rows of a slice, by benchmarks/engine.py. 0: not by rows."""
+
+    spark_from_bytes: Annotated[int, Field(ge=0)] = 200_000_000
+    """Bytes of a slice, as they lie in its source. 0: not by bytes."""
+
+
 class Leader(BaseModel):
     """What `trunq leader` leads: the table `leader` of trunq.toml."""
 
@@ -81,6 +95,8 @@ class Settings(BaseSettings):
 
     spark: Spark = Spark()
 
+    pipeline: Pipelines = Pipelines()
+
     leader: Leader = Leader()
 
     @classmethod
@@ -106,7 +122,7 @@ def load(**flags: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            nested: dict[str, type[BaseModel]] = {"spark": Spark, "leader": Leader}
+            nested: dict[str, type[BaseModel]] = {"spark": Spark, "pipeline": Pipelines, "leader": Leader}
             of = nested.get(str(first["loc"][0]), Settings) if len(first["loc"]) > 1 else Settings
             known = ", ".join(of.model_fields)
             raise InvalidArgument(f"{FILE} has an unknown setting, {name}", f"known: {known}") from error

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import subprocess
 
-WITH_SPARK = ("spark.md", "spark-writing.md", "pipelines.md")
+WITH_SPARK = ("spark.md", "spark-writing.md", "pipelines.md", "engine.md")
 """Pages whose programs start a Spark. The command `trunq pipeline run` of the last one starts one of its own,
 as it does for its reader.
 """

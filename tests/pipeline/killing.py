@@ -6,7 +6,10 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from trunq import Client
 from trunq.pipeline import run
@@ -67,7 +70,7 @@ _forkserver.set_forkserver_preload(
 def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
     """Execute a run in another process, which dies at a point; its exit code."""
     process = start(dsn, asked, point)
-    process.join(120)
+    process.join(300)
     return process.exitcode if process.exitcode is not None else 0
 
 
@@ -81,6 +84,27 @@ def start(dsn: str, asked: Asked, point: str = "") -> Any:
 def die() -> None:
     """As if the machine was cut off."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def strikes(rows: Any, context: Any) -> Any:
+    """A function of a pipeline: the first task that comes to it dies when it has staged some, or kills the
+    Java process of its Spark, as the message says.
+    """
+    said = context.message or {}
+    if said and not (struck := Path(said["struck"])).exists():
+        struck.touch()
+        kill = _kill_java if said["victim"] == "java" else die
+        for owner, name in _AFTER["staging"]:
+            _wrap(owner, name, kill=kill)
+    return rows
+
+
+def _kill_java() -> None:
+    java = next(each for each in psutil.Process().parents() if "java" in each.name())
+    java.kill()
+    # Nothing is done meanwhile: whoever lost its Java process is ended by the daemon of Spark's.
+    java.wait()
+    die()
 
 
 def _run(dsn: str, asked: Asked, point: str, directory: str, environment: dict[str, str]) -> None:
@@ -156,12 +180,12 @@ def _at_page(point: str) -> None:
     Landing.land = land  # type: ignore[method-assign]
 
 
-def _wrap(owner: Any, name: str, *, before: bool = False) -> None:
+def _wrap(owner: Any, name: str, *, before: bool = False, kill: Callable[[], None] = die) -> None:
     original: Callable[..., Any] = getattr(owner, name)
 
     def wrapped(*given: Any, **named: Any) -> Any:
         if not before:
             original(*given, **named)
-        die()
+        kill()
 
     setattr(owner, name, wrapped)

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from pipeline.attempting import FIRST, SINKS, words
 from pipeline.piping import Bench
+from scope import some
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
 from trunq.pipeline.engine import Engine
@@ -22,6 +23,7 @@ from trunq.pipeline.runner import _needs_our_session
 TABLE = {"format": "table", "table": "source"}
 MOVED = {"format": "table", "table": "moved"}
 SPARK: Any = {"engine": "spark"}
+LARGE = some(1_000_000, 10_000_000)
 
 
 def yielding(context: Any) -> Any:
@@ -141,6 +143,39 @@ def test_no_row_passes_the_driver(bench: Bench) -> None:
     assert small[0] > 0
     assert large[0] < small[0] + 20_000
     assert (small[1], large[1]) == (0, 0)
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_memory_of_the_driver_is_flat(bench: Bench) -> None:
+    """Of its Python process and its Java process: ten times as many rows take no more."""
+    fill(bench, 1)
+    pipeline, java = bench.make(TABLE, MOVED, **SPARK), java_of(bench.executor.engine)
+    bench.run(pipeline)
+    grown = []
+    for rows in (LARGE // 10, LARGE):
+        bench.sql("insert into source select g, repeat('y', 100), 'r' from generate_series(1, %s) g", rows)
+        before = {pid: resident(pid, "VmRSS") for pid in (os.getpid(), java)}
+        for pid in before:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        assert bench.run(pipeline)["rows_out"] == rows
+        grown.append([resident(pid, "VmHWM") - resident_before for pid, resident_before in before.items()])
+    (small, small_java), (large, large_java) = grown
+    # The rows of the large one are 130 MB and more in Arrow's memory.
+    assert large < small + 20_000_000
+    assert large_java < small_java + 60_000_000
+
+
+def java_of(engine: Engine) -> int:
+    """Its process, which is also that of the tasks' threads here."""
+    gateway: Any = engine.session().sparkContext._gateway
+    pid: int = gateway.jvm.java.lang.ProcessHandle.current().pid()
+    return pid
+
+
+def resident(pid: int, what: str) -> int:
+    """Bytes of a process: VmRSS now, VmHWM at most since that was cleared."""
+    (line,) = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith(what)]
+    return int(line.split()[1]) * 1024
 
 
 def result_bytes(engine: Engine, run: Any) -> tuple[int, int]:

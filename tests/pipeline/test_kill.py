@@ -75,7 +75,7 @@ def points(kind: str) -> list[str]:
 class Moving:
     """A table `source`, a pipeline of it, and what its sink is to have."""
 
-    def __init__(self, bench: Bench, kind: str) -> None:
+    def __init__(self, bench: Bench, kind: str, **parts: Any) -> None:
         self.bench, self.kind = bench, kind
         self.rounds = count(1)
         self._mode = SINKS[kind].get("mode", "append")
@@ -84,9 +84,9 @@ class Moving:
             bench.client.create_queue("moved")
         source = {"format": "table", "table": "source"}
         changes = ALL if "replace" in self._mode else CAPTURED if self._mode == "apply" else {}
-        self.pipeline = bench.make({**source, **changes}, SINKS[kind])
+        self.pipeline = bench.make({**source, **changes}, SINKS[kind], **parts)
 
-    def ask(self) -> tuple[int, int]:
+    def ask(self, payload: Any = None) -> tuple[int, int]:
         """Another slice; the number of the run that is to take it, and the message that asks for it."""
         round = next(self.rounds)
         if "anew" in self.kind:
@@ -100,7 +100,7 @@ class Moving:
         self.bench.sql(
             "insert into source (k, part) select g, %s from generate_series(1, %s) g", round % 4, EACH
         )
-        return round, self.bench.client.run_pipeline(self.pipeline)
+        return round, self.bench.client.run_pipeline(self.pipeline, payload)
 
     def end(self, round: int, message: int, at: Any) -> None:
         """Whoever comes next brings it to its end, and all is as if nobody had been killed."""

@@ -254,7 +254,7 @@ def test_statements_of_spark_start_no_spark(bench: Bench, planning: Planning) ->
     bench.sql("create table source (id int); insert into source values (1)")
     name = bench.make(TABLE, MOVED, sql=["select * from input"])
     planned = planning(name)
-    assert (planned.engine, planned.why) == ("spark", "it has sql")
+    assert (planned.engine, planned.why) == ("spark", "sql needs it")
     assert (planned.rows, planned.columns) == (1, None)
     assert "which columns sql gives, only a run tells" in planned.notes
 

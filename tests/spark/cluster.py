@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -33,7 +34,7 @@ class Cluster:
     master: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str, *arguments: str, host: str = "127.0.0.1") -> None:
         """Start a daemon: Master or Worker."""
         spark = Path(pyspark.__file__).parent
         command = [str(spark / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.partition('-')[0]}"]
@@ -47,16 +48,16 @@ class Cluster:
         }
         with self.log(name).open("wb") as log:
             self.processes[name] = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+                [*command, "--host", host, "--webui-port", "0", *arguments],
                 cwd=self.folder,
                 env=environment,
                 stdout=log,
                 stderr=log,
             )
 
-    def start_worker(self, name: str) -> None:
+    def start_worker(self, name: str, host: str = "127.0.0.1") -> None:
         """Start a worker of one core and wait until the master has it."""
-        self.start(f"worker.Worker-{name}", "--cores", "1", "--memory", "768m", self.master)
+        self.start(f"worker.Worker-{name}", "--cores", "1", "--memory", "768m", self.master, host=host)
         self.find(f"worker.Worker-{name}", r"Successfully registered with (master)")
 
     def find(self, name: str, pattern: str) -> str:
@@ -99,24 +100,34 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 @contextmanager
-def cluster_in(folder: Path) -> Iterator[Cluster]:
-    """A cluster with a master and two workers."""
+def master_in(folder: Path) -> Iterator[Cluster]:
+    """A cluster with a master, and no worker yet."""
     cluster = Cluster(folder)
     try:
         cluster.start("master.Master", "--port", "0")
         cluster.master = cluster.find("master.Master", r"Starting Spark master at (spark://\S+)")
-        for name in ("1", "2"):
-            cluster.start(f"worker.Worker-{name}", "--cores", "1", "--memory", "768m", cluster.master)
-        for name in ("1", "2"):
-            cluster.find(f"worker.Worker-{name}", r"Successfully registered with (master)")
         yield cluster
     finally:
         cluster.stop()
 
 
+@contextmanager
+def cluster_in(folder: Path) -> Iterator[Cluster]:
+    """A cluster with a master and two workers."""
+    with master_in(folder) as cluster:
+        for name in ("1", "2"):
+            cluster.start(f"worker.Worker-{name}", "--cores", "1", "--memory", "768m", cluster.master)
+        for name in ("1", "2"):
+            cluster.find(f"worker.Worker-{name}", r"Successfully registered with (master)")
+        yield cluster
+
+
+CONF = {"spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": SOURCE}
+
+
 def program(cluster: Cluster, dsn: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start a driver of ours: Python with these arguments, in the folder of the cluster."""
-    conf = f'{{"spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": "{SOURCE}"}}'
+    conf = json.dumps(CONF)
     environment = {
         **{
             name: value

@@ -58,6 +58,9 @@ class Run:
     """Of the sink as it was when this was opened."""
     marked: int = 0
     """The newest run that this sink is known to hold."""
+    engine: str | None = None
+    """Where the rows of its attempt pass: spark or process, and `engine_reason`: why."""
+    engine_reason: str | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     """Of its attempt."""
@@ -164,7 +167,9 @@ class Control:
 
     def attempt(self, run: Run) -> int | None:
         """Begin an attempt; None when the run is over."""
-        attempt: int | None = self._call("_try_run", run_id=run.run_id)
+        attempt: int | None = self._call(
+            "_try_run", run_id=run.run_id, engine=run.engine, engine_reason=run.engine_reason
+        )
         return attempt
 
     def hold(self, run: Run, holder: int) -> str | None:

@@ -21,6 +21,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import EngineDied, Wait
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
+from trunq.spark.launch.cluster import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +55,14 @@ class Engine:
         self._warming: threading.Thread | None = None
         self._is_closed = False
         self._is_own = False
+        self.is_patient = False
+        """Runs that need the session are put off while it starts, whoever was first to need it."""
+        self._is_proven = False
+        """Python has done a job in this session."""
+        self._unfit: Exception | None = None
+        """Why it has not."""
+        self._known: set[tuple[str | None, ...]] = set()
+        """Statements that Spark can read."""
 
     def session(self) -> SparkSession:
         """The session, started at the first call. Raises SparkError where there is no Spark, or no Java."""
@@ -73,10 +82,14 @@ class Engine:
 
     def check(self, pipeline: Pipeline) -> None:
         """Refuse statements that Spark cannot read. Raises InvalidPipeline."""
+        statements = (*pipeline.sql, *(check.holds or "" for check in pipeline.checks), pipeline.transform)
+        if statements in self._known:
+            return
         session = self.session()
         from trunq.pipeline.work.statement import require_queries  # noqa: PLC0415  # needs pyspark
 
         require_queries(session, pipeline)
+        self._known.add(statements)
 
     def stage(
         self,
@@ -101,6 +114,7 @@ class Engine:
                 if not pipeline.has_frames:
                     fused = Fused(session, rooted(pipeline), run, source, sink, context, check, dsn)
                     return fused.stage()
+                self.check(pipeline)
                 return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
         except Exception as error:
             check()
@@ -131,17 +145,41 @@ class Engine:
         """Start the session beside whoever calls, and have it do an empty job in which Python has a part: the
         first is slow. On a cluster, that job waits until there is an executor.
         """
+        self._unfit = None
         self._warming = threading.Thread(target=self._warm, name="trunq-warm", daemon=True)
         self._warming.start()
 
     def require_warm(self) -> None:
         """Raise Wait while the session that is being warmed has done nothing yet: a run that had to wait for
-        executors would keep others, which need no Spark, from its slot.
+        executors would keep others, which need no Spark, from its slot. Raises SparkError where executors
+        cannot do what tasks are.
         """
-        if self._warming is not None:
-            self._warming.join(_PATIENCE)
-            if self._warming.is_alive():
+        if self.is_patient and self._warming is None and not self._is_proven:
+            self.warm()
+        if (warming := self._warming) is not None:
+            warming.join(_PATIENCE)
+            if warming.is_alive():
                 raise Wait(_PATIENCE, "Spark starts, or its cluster has no free executor")
+            self._warming, unfit, self._unfit = None, self._unfit, None
+            if unfit is not None:
+                raise unfit
+        elif not self._is_proven and not is_local(str(self.session().sparkContext.master)):
+            self._prove()
+
+    def _prove(self) -> None:
+        """Have Python do a job in the session. Raises SparkError where it cannot."""
+        session = self.session()
+        from trunq.pipeline.work.hop import map_batches  # noqa: PLC0415  # needs pyspark
+        from trunq.pipeline.work.reason import unfit  # noqa: PLC0415
+
+        one = session.range(1)
+        try:
+            map_batches(one, lambda batches: batches, one.schema).collect()
+        except Exception as error:
+            if (what := self._ended()) is not None:
+                raise EngineDied(f"{what} ended as it began; the next attempt starts another") from error
+            raise unfit(str(session.sparkContext.master), error) from error
+        self._is_proven = True
 
     def _warm(self) -> None:
         late = threading.Timer(
@@ -150,12 +188,9 @@ class Engine:
         late.daemon = True
         late.start()
         try:
-            spark = self.session()
-            from trunq.pipeline.work.hop import map_batches  # noqa: PLC0415  # needs pyspark
-
-            one = spark.range(1)
-            map_batches(one, lambda batches: batches, one.schema).collect()
+            self._prove()
         except Exception as error:
+            self._unfit = error
             if not self._is_closed:
                 log.error("Spark does not start, so runs that need it will fail: %s", error)
         finally:
@@ -215,6 +250,7 @@ class Engine:
         from pyspark.sql import SparkSession as Session  # noqa: PLC0415
 
         session, self._session = self._session, None
+        self._is_proven = False
         if session is not None and not self._is_dead(session.sparkContext):
             with suppress(Exception):
                 session.stop()

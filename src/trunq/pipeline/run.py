@@ -18,6 +18,7 @@ from trunq import Client
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
+from trunq.pipeline.choice import choose_engine
 from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
@@ -202,8 +203,6 @@ class Executor:
                 if done is not None:
                     return done
                 run.is_cancelled = True
-            if pipeline.needs_spark and not run.is_cancelled:
-                self.engine.require_warm()
             return self._apply(pipeline, run, asked, lost)
         except Exception as error:
             # Others need not wait until our hold is over.
@@ -233,6 +232,7 @@ class Executor:
             try:
                 if run.is_cancelled:
                     raise RunCancelled("cancelled")
+                self._choose(pipeline, source, run)
                 own = self._attempt(pipeline, source, sink, run, asked, lost)
             except RunCancelled:
                 run.attempt = 0
@@ -259,6 +259,12 @@ class Executor:
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))
         return _answer(finished)
+
+    def _choose(self, pipeline: Pipeline, source: Source | None, run: Run) -> None:
+        """Where its rows are to pass. Raises Wait while Spark is not ready for them."""
+        run.engine, run.engine_reason = choose_engine(pipeline, source, run.slice)
+        if run.engine == "spark":
+            self.engine.require_warm()
 
     def _require_not_behind(self, pipeline: Pipeline, run: Run, mark: Mark | None) -> None:
         """Refuse a sink that has lost runs. (Directories of Parquet are removed by whoever has read them.)"""
@@ -289,13 +295,13 @@ class Executor:
             return 0
         run.attempt, run.figures = attempt, Figures(newest_by=freshness_of(pipeline))
         try:
-            with self._watched(pipeline, run, asked.message_id, lost) as check:
+            with self._watched(run, asked.message_id, lost) as check:
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
-                if pipeline.needs_spark:
+                if run.engine == "spark":
                     staged = flow.stage_in(self.engine, source, sink)
                 else:
                     staged = flow.stage(sink, flow.rows(source))
-                if pipeline.needs_spark or pipeline.checks:
+                if run.engine == "spark" or pipeline.checks:
                     # With what broke which check.
                     self.control.hold(run, asked.message_id)
                 parts = [*staged.parts, *staged.kept]
@@ -311,11 +317,9 @@ class Executor:
         return attempt
 
     @contextmanager
-    def _watched(
-        self, pipeline: Pipeline, run: Run, holder: int, lost: threading.Event
-    ) -> Iterator[Callable[[], None]]:
+    def _watched(self, run: Run, holder: int, lost: threading.Event) -> Iterator[Callable[[], None]]:
         """Says each second how far the run is; what it yields raises when the run is to stop."""
-        watch = Monitor(self.control, self.engine if pipeline.needs_spark else None, run, holder, lost)
+        watch = Monitor(self.control, self.engine if run.engine == "spark" else None, run, holder, lost)
         watch.start()
         try:
             yield watch.check

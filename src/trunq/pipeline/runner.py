@@ -87,6 +87,7 @@ class Runner(Worker):
         dsn, thread = address(self.dsn), Thread("trunq-runner")
         with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
             self._executor = executor = Executor(client, dsn, isolation=Isolation(dsn))
+            executor.engine.is_patient = True
             triggers = None
             try:
                 if not self.until_idle and await thread.run(self._prepare):

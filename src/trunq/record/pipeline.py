@@ -44,7 +44,8 @@ class PipelineState(NamedTuple):
 class PipelineRun(NamedTuple):
     """A row of `list_runs`; `outcome` None: it is open. Runs that ran one after another have one `chain`.
 
-    Bytes are those of rows in Arrow's memory, times milliseconds, of Spark's tasks all together.
+    Bytes are those of rows in Arrow's memory, times milliseconds, of Spark's tasks all together. `engine`:
+    where its rows pass, "spark" or "process", and `engine_reason`: why.
     """
 
     pipeline: str
@@ -71,6 +72,8 @@ class PipelineRun(NamedTuple):
     work_ms: int | None
     sink_ms: int | None
     newest_at: datetime | None
+    engine: str | None
+    engine_reason: str | None
 
 
 class SchemaChange(NamedTuple):

@@ -22,6 +22,7 @@ _RUNS: Final = (
     "begun_at",
     "ended_at",
     "outcome",
+    "engine",
     "attempts",
     "rows_in",
     "rows_out",
@@ -58,6 +59,7 @@ def print_pipeline(
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
         ("per", _per(row)), ("tables", _tables(row)),
+        ("engine", _engine(runs)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
         ("state", None if _has_instances(row) else json.dumps(row["state"])), ("error", row["error"]),
@@ -118,6 +120,12 @@ def _tables(row: Row) -> str | None:
     refused = row["state"]["refused"]
     more = f", {refused} more cannot be read, or are gone" if refused else ""
     return f"{row['state']['tables']} of {', '.join(patterns)}{more} (trunq pipeline instances {name})"
+
+
+def _engine(runs: Sequence[Row]) -> str | None:
+    """Where the rows of the newest run passed, or pass, and why."""
+    newest = next((run for run in runs if run["engine"] is not None), None)
+    return None if newest is None else f"{newest['engine']}: {newest['engine_reason']}"
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

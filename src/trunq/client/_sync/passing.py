@@ -1464,7 +1464,8 @@ class Passing(Access):
         backfill: the message that asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as
         they were given to the sink, in Arrow's memory; source_ms, work_ms, sink_ms: milliseconds for reading,
         for what is between, and for writing, of Spark's tasks all together; newest_at: the newest value of
-        the column that says how fresh the sink is.
+        the column that says how fresh the sink is; engine, engine_reason: where its rows passed (spark or
+        process), and why, while it is open those of its newest attempt.
 
         Those are of the attempt that the sink has taken, and None where it took none.
 

@@ -26,9 +26,9 @@ def missing(pipeline: Pipeline) -> Iterator[str]:
     """A sentence for each thing."""
     formats = (pipeline.source.format, pipeline.sink.format)
     for module in dict.fromkeys(_OF_FORMATS[each] for each in formats if each in _OF_FORMATS):
-        if not _is_there(module):
+        if not is_there(module):
             yield f"it needs {module}, which is not here: pip install 'trunq[pipeline]' where it runs"
-    if pipeline.needs_spark and not _is_there("pyspark"):
+    if pipeline.needs_spark and not is_there("pyspark"):
         yield "it needs pyspark, which is not here: pip install 'trunq[pipeline,spark]' where it runs"
     source = pipeline.source
     stored = [
@@ -36,7 +36,7 @@ def missing(pipeline: Pipeline) -> Iterator[str]:
     ]
     schemes = [scheme for each in stored if (scheme := scheme_of(each.path)) is not None]
     for module in dict.fromkeys("paramiko" if each == "sftp" else "obstore" for each in schemes):
-        if not _is_there(module):
+        if not is_there(module):
             yield f"it needs {module}, which is not here: pip install 'trunq[storage]' where it runs"
     if isinstance(source, FileSource) and scheme_of(source.path) is None and not VARIABLE.search(source.path):
         directory = directory_of(source.path)
@@ -44,7 +44,8 @@ def missing(pipeline: Pipeline) -> Iterator[str]:
             yield f"it reads from {directory}, which is not here: it has to be where it runs"
 
 
-def _is_there(module: str) -> bool:
+def is_there(module: str) -> bool:
+    """Whether a module is installed."""
     try:
         return importlib.util.find_spec(module) is not None
     except ValueError:

@@ -44,7 +44,7 @@ class Pipeline(Part):
     these gave, or `function`.
 
     `engine` says where rows pass: "spark" in tasks of Spark, "process" in the process of the run; "auto"
-    takes Spark where the pipeline needs it.
+    takes Spark where the pipeline needs it, or a slice is large.
 
     `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: what becomes of
     new columns and of changed types. `freshness`: the column whose newest time says how fresh
@@ -240,8 +240,19 @@ class Pipeline(Part):
 
     @property
     def needs_spark(self) -> bool:
-        """Whether its rows pass in tasks of Spark."""
-        return self.engine == "spark" or self.has_frames
+        """Whether its rows pass in tasks of Spark, whatever they are."""
+        return self.why_spark is not None
+
+    @property
+    def why_spark(self) -> str | None:
+        """What has its rows pass in tasks of Spark; None: nothing of it does."""
+        if self.engine == "spark":
+            return "engine = 'spark'"
+        if self.sql or self.transform:
+            return f"{'sql' if self.sql else 'transform'} needs it"
+        if (check := next((check for check in self.checks if check.holds), None)) is not None:
+            return f"the check {check.name!r} needs it"
+        return None
 
     @property
     def has_frames(self) -> bool:

@@ -16,6 +16,7 @@ from trunq.connection.address import address
 from trunq.errors import PipelineNotFound, TrunqError
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
+from trunq.pipeline.choice import choose_engine
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.definition.need import missing
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -165,7 +166,6 @@ class _Planning:
 
     def plan(self) -> None:
         planned, pipeline = self._planned, self._pipeline
-        planned.engine, planned.why = _engine(pipeline)
         for sentence in missing(pipeline):
             planned.refused.append({"message": f"pipeline {pipeline.name}: {sentence}", "hint": None})
         for name in (pipeline.function, pipeline.transform):
@@ -179,6 +179,8 @@ class _Planning:
         if source is not None:
             with self._refusing():
                 self._read(source)
+            with self._refusing():
+                self._choose(source)
             with self._refusing():
                 schema = self._schema(source)
         with self._refusing():
@@ -216,6 +218,18 @@ class _Planning:
             planned.reads = "nothing is new"
         else:
             planned.reads = _slice_words(self._pipeline, found.slice, _since(row, runs))
+
+    def _choose(self, source: Source) -> None:
+        """Where the rows would pass; of no slice, what the definition says."""
+        planned, pipeline = self._planned, self._pipeline
+        if planned.slice is not None:
+            planned.engine, planned.why = choose_engine(pipeline, source, planned.slice)
+        elif (why := pipeline.why_spark) is not None:
+            planned.engine, planned.why = "spark", why
+        elif pipeline.engine == "process":
+            planned.engine, planned.why = "process", "engine = 'process'"
+        else:
+            planned.engine, planned.why = "process", "the size of a slice decides, and there is none"
 
     def _tell(self, found: Foreseen) -> None:
         self._planned.rows, self._planned.is_exact = found.rows, found.is_exact
@@ -270,14 +284,6 @@ def _since(row: PipelineState, runs: list[PipelineRun]) -> datetime | None:
         if run.outcome == "done" and not run.backfill and "quarantine" not in run.slice
     )
     return next(done, None)
-
-
-def _engine(pipeline: Pipeline) -> tuple[str, str]:
-    if pipeline.engine != "auto":
-        return pipeline.engine, "the definition says so"
-    parts = [name for name in ("sql", "transform") if getattr(pipeline, name)]
-    parts += ["a check with holds"] if any(check.holds for check in pipeline.checks) else []
-    return ("spark", f"it has {' and '.join(parts)}") if parts else ("process", "nothing in it needs Spark")
 
 
 def _moment(at: datetime) -> str:

@@ -40,6 +40,16 @@ class Foreseen:
     is_exact: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """About how large a slice is, in rows, and in bytes as they lie in the source; None: only reading
+    tells.
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
 @dataclass(slots=True)
 class Context:
     """What a user's function may know of its run, and do.
@@ -102,10 +112,14 @@ class Source(Protocol):
         """Slices that are this one together, to be read beside each other."""
         return [slice]
 
+    def size(self, slice: dict[str, Any]) -> Size:  # noqa: ARG002
+        """About how large a slice is, found at once, however large it is."""
+        return Size()
+
     def schema(self, slice: dict[str, Any]) -> pa.Schema | None:  # noqa: ARG002
         """The columns of a slice, or of the quarantine's rows; None: only reading tells.
 
-        Where only reading tells, one process reads all of it into files, which tasks read.
+        Where only reading tells, one task reads all of it into files, which others read.
         """
         return None
 

@@ -21,7 +21,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource as Model
-from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
 from trunq.pipeline.source.place import place
 from trunq.pipeline.source.typed import read_types, typed
 
@@ -109,6 +109,10 @@ class FileSource(Source):
             lists[least].append(file)
             sizes[least] += file[1]
         return [{"files": files} for files in lists]
+
+    def size(self, slice: dict[str, Any]) -> Size:
+        """As they were listed."""
+        return Size(bytes=sum(size for _, size, _ in slice["files"]))
 
     def schema(self, slice: dict[str, Any]) -> pa.Schema | None:
         """What the beginning of each file tells."""

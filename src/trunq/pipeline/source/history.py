@@ -18,7 +18,7 @@ from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import HistorySource as Model
-from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
 
 
 class HistorySource(Source):
@@ -75,6 +75,10 @@ class HistorySource(Source):
     def schema(self, slice: dict[str, Any]) -> pa.Schema:  # noqa: ARG002  # as all sources
         """That of the batches which `read` gives."""
         return history.schema(self._model.payload)
+
+    def size(self, slice: dict[str, Any]) -> Size:
+        """A lease has a message or more."""
+        return Size(rows=sum(part["leases"] for part in slice["parts"]))
 
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
         """By subscriptions."""

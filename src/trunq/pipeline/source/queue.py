@@ -16,7 +16,7 @@ from trunq.errors import InvalidPipeline, TickNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import QueueSource as Model
-from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick
 from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, split
@@ -107,6 +107,15 @@ class QueueSource(Source):
         """That of the batches which `read` gives."""
         return _SCHEMA
 
+    def size(self, slice: dict[str, Any]) -> Size:
+        """By the ids between its ticks."""
+        database = Database(lambda: self._dsn)
+        try:
+            first, last = self._ids(QueueLog(database, self._model.queue), *self._ticks(slice))
+        finally:
+            database.close()
+        return Size(rows=max(0, last - first))
+
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
         """Parts of a slice, which `read` takes in its place; each message is in one of them."""
         if at_most <= 1:
@@ -115,8 +124,7 @@ class QueueSource(Source):
         try:
             log = QueueLog(database, self._model.queue)
             lo, hi = self._ticks(slice)
-            first = log.first_id(Snapshot.parse(lo.snapshot).xmax, Snapshot.parse(hi.snapshot).xmax) or 1
-            ids = (max(lo.last_message_id, first - 1), hi.last_message_id)
+            ids = self._ids(log, lo, hi)
             wanted = min(at_most, (ids[1] - ids[0]) // _WORTH_A_SHARE)
             if wanted <= 1:
                 return [slice]
@@ -154,6 +162,11 @@ class QueueSource(Source):
     def _ticks(self, slice: dict[str, Any]) -> tuple[Tick, Tick]:
         with Client(self._dsn, max_connections=1) as client:
             return self._find(client, slice["lo"], slice["hi"])
+
+    def _ids(self, log: QueueLog, lo: Tick, hi: Tick) -> tuple[int, int]:
+        """Behind which id the messages of a slice are, and up to which."""
+        first = log.first_id(Snapshot.parse(lo.snapshot).xmax, Snapshot.parse(hi.snapshot).xmax) or 1
+        return max(lo.last_message_id, first - 1), hi.last_message_id
 
     def _find(self, client: Client, lo: int, hi: int) -> tuple[Tick, Tick]:
         """The ticks of a slice; the one before it may be that before all messages."""

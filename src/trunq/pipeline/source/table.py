@@ -30,7 +30,7 @@ from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.errors import SourceChanged
-from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
 from trunq.pipeline.work.column import require_known
@@ -61,6 +61,21 @@ select coalesce(sum(pg_catalog.pg_relation_size(b.oid)), 0)::bigint / current_se
 _COUNTED_PAGES: Final = 12_800
 """100 MB: about what a look may read."""
 _COUNTED_ROWS: Final = 10_000_000
+
+# What was ever written into it and those below it, and their size: both grow with each slice.
+_WRITTEN: Final = """(with recursive below(oid) as (
+  select {table}::regclass::oid
+  union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+select array[
+coalesce(sum(pg_stat_get_tuples_inserted(oid) + pg_stat_get_tuples_updated(oid)), 0)::bigint,
+coalesce(sum(pg_table_size(oid)), 0)::bigint] from below)"""
+
+# As the newest ANALYZE or VACUUM counted; a table that none has seen has -1.
+_WHOLE: Final = """with recursive below(oid) as (
+  select to_regclass(%s)::oid union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+select case when min(c.reltuples) filter (where c.relkind <> 'p') >= 0
+then (sum(c.reltuples) filter (where c.relkind <> 'p'))::bigint end, sum(pg_table_size(c.oid))::bigint
+from below b join pg_class c on c.oid = b.oid where c.relkind in ('r', 'p', 'm')"""
 
 _KINDS: Final = {
     "v": "a view",
@@ -97,9 +112,17 @@ class TableSource(Source):
                 slice["tables"], slice["new"] = _known(tables, state)
                 after["tables"] = self._remembered(connection, tables, state)
             self._look_back(connection, state, slice, after)
-            query = sql.SQL("select exists (select from {} where {})").format(self._table, self._where(slice))
+            query = sql.SQL("select exists (select from {} where {}), {}").format(
+                self._table, self._where(slice), sql.SQL(_WRITTEN).format(table=sql.Literal(self._quoted))
+            )
             row = connection.execute(query).fetchone()
-        return Plan(slice if row and row[0] else None, after)
+        assert row is not None
+        has_some, after["written"] = row
+        if "snapshot" in state and "written" in state:
+            grown = [now - before for now, before in zip(row[1], state["written"], strict=True)]
+            # Statistics that were reset, and a table that was vacuumed, tell nothing.
+            slice["size"] = [each if each >= 0 else None for each in grown]
+        return Plan(slice if has_some else None, after)
 
     def foresee(self, state: State) -> Foreseen:
         slice = self.plan(state).slice
@@ -151,6 +174,18 @@ class TableSource(Source):
         """That of the batches which `read` gives now."""
         with self._connected() as connection:
             return self._columns(connection)[1]
+
+    def size(self, slice: dict[str, Any]) -> Size:
+        """Of a window what was written into the table since the last one, as Postgres counts it, and by how
+        much it grew; of all of it, what the planner knows. Of a range or a look-back, only reading tells.
+        """
+        if "size" in slice and "from" not in slice:
+            return Size(*slice["size"])
+        if "range" in slice or slice.get("lo") is not None:
+            return Size()
+        with self._connected() as connection:
+            row = connection.execute(_WHOLE, (self._quoted,)).fetchone()
+        return Size(*row) if row else Size()
 
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
         """Parts of a slice, which `read` takes in its place; each row is in one of them.

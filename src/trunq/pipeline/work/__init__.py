@@ -11,7 +11,9 @@
 
 What Spark does: one pass over the rows.
 
+    fused      without sql and transform: each task reads its share, works on it and stages it
     share      each task reads its share of the slice
+    landing    one task reads what only reading tells the columns of into files, which others read
     frame      these as a DataFrame, and the lookups
     statement  sql and transform, from DataFrame to DataFrame
     rule       checks: one more column, of the names of those that a row breaks

@@ -26,6 +26,7 @@ from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.errors import Wait
 from trunq.pipeline.figures import Figures, Newest
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.sink import Sink, Staged
@@ -33,7 +34,7 @@ from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Steps
 from trunq.pipeline.work.flow import Flow
 from trunq.pipeline.work.hop import map_batches
-from trunq.pipeline.work.reason import translating
+from trunq.pipeline.work.reason import raise_wait, translating, wait_told
 from trunq.pipeline.work.rule import check_failed
 from trunq.pipeline.work.ruling import ruling
 from trunq.pipeline.work.share import unsliced
@@ -86,7 +87,11 @@ class Share:
         """The same, as a function of Spark's: a row of JSON text for each share."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield pa.RecordBatch.from_pydict({"told": [json.dumps(self.stage(number))]})
+                try:
+                    told = self.stage(number)
+                except Wait as wait:
+                    told = wait_told(wait)
+                yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
 
 
 @dataclass(slots=True)
@@ -117,6 +122,7 @@ class Fused:
             numbers = session.range(0, len(slices), 1, len(slices))
             rows = map_batches(numbers, share.__call__, _TOLD).collect()
         results = [json.loads(row.told) for row in rows]
+        raise_wait(results)
         if schema is None and (found := next((each["schema"] for each in results if each["rows"]), None)):
             # What a commit needs to know of the columns.
             buffer = pa.py_buffer(base64.b64decode(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -14,11 +14,38 @@ from trunq import errors
 from trunq.errors import TrunqError
 from trunq.explanation import explain_spark, recognise_spark
 from trunq.pipeline import errors as of_pipelines
-from trunq.pipeline.errors import WorkFailed
+from trunq.pipeline.errors import Wait, WorkFailed
+from trunq.spark.errors import SparkError
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
 _PYTHON: Final = "Traceback (most recent call last):\n"
+
+
+_VERSIONS: Final = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+[\d])")
+
+
+def unfit(master: str, error: Exception) -> SparkError:
+    """Why executors cannot do Python's tasks."""
+    if (found := _VERSIONS.search(str(error))) is not None:
+        return SparkError(
+            f"executors of {master} have Python {found[1]}, and the runner has {found[2]}: nothing was run",
+            "give them one minor version: an environment packed by venv-pack as spark.archives, or the"
+            " runner's Python at the same path on each machine",
+        )
+    return SparkError(f"{master} cannot run tasks of Python: {explain_spark(error).line}")
+
+
+def wait_told(wait: Wait) -> dict[str, Any]:
+    """How a task says that the run is to come again: an error would be a failure of it."""
+    return {"wait": [wait.seconds, str(wait), wait.put_off]}
+
+
+def raise_wait(results: list[dict[str, Any]]) -> None:
+    """Raise what a task said of that."""
+    for each in results:
+        if "wait" in each:
+            raise Wait(*each["wait"])
 
 
 def first_line(error: BaseException) -> str:

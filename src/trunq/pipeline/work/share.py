@@ -204,13 +204,13 @@ class Landed(_Once):
     """Rows that one process has read into files; `schemas` are theirs."""
 
     def __init__(self, schemas: list[pa.Schema]) -> None:
-        self._schemas = schemas
+        self.schemas = schemas
 
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
         return [{"landed": some} for some in dealt(slice["landed"], at_most)]
 
     def schema(self, slice: dict[str, Any]) -> pa.Schema | None:
-        return unified(slice["pipeline"], self._schemas)
+        return unified(slice["pipeline"], self.schemas)
 
     def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
         for path in slice["landed"]:

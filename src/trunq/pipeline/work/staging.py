@@ -21,20 +21,21 @@ from trunq import Client
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.figures import Newest, timed, timed_each
+from trunq.pipeline.figures import Newest, timed
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Steps, resuming
 from trunq.pipeline.work.frame import frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
+from trunq.pipeline.work.landing import Landing, landed_by_task
 from trunq.pipeline.work.reason import translating
 from trunq.pipeline.work.rule import check_failed, marked
 from trunq.pipeline.work.ruling import ruling
 from trunq.pipeline.work.schema import sink_schema
-from trunq.pipeline.work.share import Quarantined, Read, Reading, land, unsliced
+from trunq.pipeline.work.share import Quarantined, Read, Reading, unsliced
 from trunq.pipeline.work.spent import seconds_of_tasks
 from trunq.pipeline.work.stager import Stager
-from trunq.pipeline.work.statement import require_queries, transformed
+from trunq.pipeline.work.statement import transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,16 +65,17 @@ class Staging:
     context: Context
     check: Callable[[], None]
     dsn: str
+    _landed: Read | None = None
+    """What one task has read into files for the others."""
 
     def stage(self) -> Staged:
         """Do it. Raises InvalidPipeline for what cannot be, CheckFailed, and WorkFailed."""
         # Views, and settings that a transform makes, are this run's alone.
         session = self.spark.newSession()
-        require_queries(session, self.pipeline)
         with self._client() as control, self._found(control) as (source, slice, given):
             self.check()
             if given is None:
-                return Staged([], 0)
+                return self._staged([], [])
             steps = self._steps(control, slice, given)
             schema = given if steps is None else steps.schema
             shares = source.shares(slice, self.spark.sparkContext.defaultParallelism)
@@ -113,10 +115,11 @@ class Staging:
         if failed := next((each["failed"] for each in results if each["failed"]), None):
             raise check_failed(self.pipeline.name, failed)
         progress = self.run.progress
-        # What one process has read into files was counted there.
-        if not progress["rows_in"]:
-            progress["rows_in"] = sum(read.rows for read in reads)
-            progress["bytes"] = sum(read.bytes for read in reads)
+        # What a task has read into files was counted there.
+        counted = reads if self._landed is None else [self._landed]
+        progress["rows_in"] = sum(read.rows for read in counted)
+        progress["bytes"] = sum(read.bytes for read in counted)
+        reads = reads if self._landed is None else [self._landed, *reads]
         progress["rows_out"] = sum(each["rows"] for each in results)
         self._figure(results, reads)
         bad = sum(each["bad"] for each in results) + sum(read.bad for read in reads)
@@ -164,8 +167,9 @@ class Staging:
         if (schema := self.source.schema(slice)) is not None:
             yield self.source, slice, schema
             return
-        with tempfile.TemporaryDirectory(prefix="trunq_landing_") as directory:
-            landed, slice = land(self.pipeline.name, self._counted(self.source), Path(directory))
+        with tempfile.TemporaryDirectory(prefix="trunq_landing_", ignore_cleanup_errors=True) as directory:
+            landing = Landing(rooted(self.pipeline), self.dsn, self.run, Path(directory))
+            landed, slice, self._landed = landed_by_task(self.spark, landing, self.context)
             yield landed, slice, landed.schema(slice)
 
     def _steps(self, control: Control, slice: dict[str, Any], given: pa.Schema) -> Steps | None:
@@ -177,13 +181,6 @@ class Staging:
         of_source = sources.make(self.pipeline, self.dsn, control).schema(slice)
         # Where only reading tells the columns of a source, those of the rows.
         return resuming(self.pipeline, of_source, given)
-
-    def _counted(self, source: Source) -> Iterator[pa.RecordBatch]:
-        for batch in timed_each(source.read(self.run.slice, self.context), self.run.figures.read):
-            self.check()
-            self.run.progress["rows_in"] += batch.num_rows
-            self.run.progress["bytes"] += batch.nbytes
-            yield batch
 
 
 def rooted(pipeline: Pipeline) -> Pipeline:

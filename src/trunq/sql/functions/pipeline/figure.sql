@@ -51,7 +51,8 @@ create or replace function trunq.list_runs(p_pipeline text default null, p_chain
 returns table (
   pipeline text, number bigint, backfill bigint, message_id bigint, chain uuid, started_by text, begun_at timestamptz, ended_at timestamptz, outcome text,
   attempts integer, rows_in bigint, rows_out bigint, rows_bad bigint, error text, is_cancelled boolean, progress jsonb, payload jsonb, slice jsonb,
-  bytes_in bigint, bytes_out bigint, source_ms bigint, work_ms bigint, sink_ms bigint, newest_at timestamptz
+  bytes_in bigint, bytes_out bigint, source_ms bigint, work_ms bigint, sink_ms bigint, newest_at timestamptz,
+  engine text, engine_reason text
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -63,13 +64,13 @@ begin
   perform trunq._check_limit(p_limit);
   return query
     select p.name, r.number, r.backfill, r.message_id, r.chain, r.started_by, r.begun_at, r.ended_at, r.outcome, r.attempts, r.rows_in, r.rows_out, r.rows_bad,
-      r.error, r.is_cancelled, r.progress, r.payload, r.slice, r.bytes_in, r.bytes_out, r.source_ms, r.work_ms, r.sink_ms, r.newest_at
+      r.error, r.is_cancelled, r.progress, r.payload, r.slice, r.bytes_in, r.bytes_out, r.source_ms, r.work_ms, r.sink_ms, r.newest_at, r.engine, r.engine_reason
     from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
     where (p_pipeline is null or p.name = p_pipeline or v_pipeline.pipeline_id = p.parent_id) and (p_chain is null or r.chain = p_chain)
     order by r.run_id desc limit p_limit;
 end $$;
 comment on function trunq.list_runs is
-  'Runs, newest first, p_limit of them at most (100): of a pipeline and its instances, or of one of these, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow''s memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing, of Spark''s tasks all together; newest_at: the newest value of the column that says how fresh the sink is. Those are of the attempt that the sink has taken, and null where it took none.
+  'Runs, newest first, p_limit of them at most (100): of a pipeline and its instances, or of one of these, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow''s memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing, of Spark''s tasks all together; newest_at: the newest value of the column that says how fresh the sink is; engine, engine_reason: where its rows passed (spark or process), and why, while it is open those of its newest attempt. Those are of the attempt that the sink has taken, and null where it took none.
 Raises: TQ005, TQ030.';
 
 create or replace function trunq.list_schema_changes(p_pipeline text, p_limit integer default 100)

@@ -159,20 +159,21 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._hash_sink is 'By which the sink is known again that a run was committed to.';
 
-create or replace function trunq._try_run(p_run_id bigint) returns bigint
+create or replace function trunq._try_run(p_run_id bigint, p_engine text default null, p_engine_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_attempt bigint := greatest(1, trunq._token());
 begin
-  update trunq.pipeline_run r set attempts = r.attempts + 1 where r.run_id = p_run_id and r.ended_at is null;
+  update trunq.pipeline_run r set attempts = r.attempts + 1, engine = p_engine, engine_reason = p_engine_reason
+  where r.run_id = p_run_id and r.ended_at is null;
   if not found then
     return null;
   end if;
-  insert into trunq.pipeline_attempt (attempt, run_id, begun_at) values (v_attempt, p_run_id, trunq.clock());
+  insert into trunq.pipeline_attempt (attempt, run_id, begun_at, engine, engine_reason) values (v_attempt, p_run_id, trunq.clock(), p_engine, p_engine_reason);
   return v_attempt;
 end $$;
 comment on function trunq._try_run is
-  'Begins an attempt at an open run: a random number, so that a database that was set back makes none that a sink has; null when the run is over.';
+  'Begins an attempt at an open run: a random number, so that a database that was set back makes none that a sink has; null when the run is over. p_engine: where its rows pass, and p_engine_reason: why.';
 
 create or replace function trunq._hold_run(p_run_id bigint, p_holder bigint, p_progress jsonb, p_hold_for interval default '30 seconds') returns text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -261,7 +262,7 @@ begin
   update trunq.pipeline_run r set ended_at = coalesce(r.ended_at, trunq.clock()), outcome = case when p_attempt <> 0 then 'done' else coalesce(r.outcome, 'cancelled') end,
     attempt = nullif(p_attempt, 0), rows_in = v_attempt.rows_in, rows_out = v_attempt.rows_out, rows_bad = v_attempt.rows_bad,
     bytes_in = v_attempt.bytes_in, bytes_out = v_attempt.bytes_out, source_ms = v_attempt.source_ms, work_ms = v_attempt.work_ms,
-    sink_ms = v_attempt.sink_ms + coalesce(p_commit_ms, 0), newest_at = v_attempt.newest_at, holder = null, held_until = null,
+    sink_ms = v_attempt.sink_ms + coalesce(p_commit_ms, 0), engine = v_attempt.engine, engine_reason = v_attempt.engine_reason, newest_at = v_attempt.newest_at, holder = null, held_until = null,
     error = case when p_attempt = 0 then r.error end, is_settled = true, sink_number = null
   where r.run_id = p_run_id returning r.* into v_run;
   delete from trunq.quarantine q using trunq.pipeline_attempt a
