@@ -224,3 +224,20 @@ def test_a_task_that_is_killed_while_it_stages_brings_each_row_once(
     else:
         ids = [id for (id,) in bench.sql("select id from moved")]
     assert sorted(ids) == list(range(3000))
+
+
+def test_each_of_many_tables_passes_in_tasks_of_spark(bench: Bench) -> None:
+    bench.sql(
+        'create schema shop; create schema copy; create table shop."a.b" (id int primary key, word text)'
+    )
+    bench.sql("create table shop.orders (id int primary key); insert into shop.orders values (1), (2)")
+    bench.sql("insert into shop.\"a.b\" values (1, 'x')")
+    sink = {"format": "table", "table": "copy.${table}", "mode": "upsert"}
+    name = bench.make({"format": "table", "tables": "shop.*"}, sink, **SPARK)
+    bench.executor.engine.session()
+    assert bench.run(name)["asked"] == 2
+    for message in bench.client.lease("pipelines", "default", "bench", 10):
+        bench.client.release(message)
+        assert bench.execute(message.id)["outcome"] == "done"
+    assert bench.one("select count(*) from copy.orders") == 2
+    assert bench.sql('select word from copy."a.b"') == [("x",)]
