@@ -19,6 +19,12 @@ PART: Final = "trunq part"
 """The column of a stage that says which task wrote a row."""
 
 
+class Composed(str):
+    """A type, an array or a composite, that values of the stage are made into which are JSON."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Target:
     """A table, how it takes rows, by which columns they are found, and which of them says what is newer."""
@@ -69,9 +75,16 @@ def _doubled(text: str) -> str:
 
 def _cast(columns: Columns) -> sql.Composed:
     return _list(
-        sql.SQL("{0}::{1} as {0}").format(_identifier(name), sql.SQL(_doubled(kind)))
+        sql.SQL(_OF_JSON if isinstance(kind, Composed) else "{0}::{1} as {0}").format(
+            _identifier(name), sql.SQL(_doubled(kind))
+        )
         for name, kind in columns
     )
+
+
+_OF_JSON: Final = (
+    "(select v from json_to_record(json_build_object('v', {0}::json)) as of_json(v {1})) as {0}"
+)
 
 
 def create(

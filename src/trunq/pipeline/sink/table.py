@@ -16,12 +16,12 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from trunq.arrow import mark, stage, table
+from trunq.arrow import catalog, mark, stage, table
 from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
-from trunq.arrow.statement import PART, Target, empty, take
-from trunq.arrow.value import for_stage, staged_type
+from trunq.arrow.statement import PART, Composed, Target, empty, take
+from trunq.arrow.value import OfJson, for_stage, staged_type
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
@@ -171,7 +171,10 @@ class TableSink(PostgresSink):
             found = table.fit(connection, self._target, kinds, evolve=evolve)
         # What a history compares is as the table keeps it.
         exact = self._target.mode == "history"
-        self._columns = [(name, each.kind if exact else each.cast) for name, each in found.items()]
+        self._columns = [
+            (name, _read_as(kinds[name], each, each.kind if exact else each.cast))
+            for name, each in found.items()
+        ]
         return {name: each.kind for name, each in found.items()}
 
     @contextmanager
@@ -182,6 +185,12 @@ class TableSink(PostgresSink):
         except InvalidArgument as error:
             message = f"pipeline {self._pipeline.name}: {error.message}"
             raise InvalidPipeline(message, error.hint) from None
+
+
+def _read_as(kind: str | None, there: catalog.Column, cast: str) -> str:
+    """What the commit makes of a staged column."""
+    is_made = isinstance(kind, OfJson) and (there.is_nested or kind == there.cast != "jsonb")
+    return Composed(cast) if is_made else cast
 
 
 def _drop_old(connection: Connection, run: Run) -> None:
