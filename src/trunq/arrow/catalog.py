@@ -48,7 +48,9 @@ def columns(connection: Connection, table: str) -> dict[str, Column]:
     """The columns that may be written to."""
     query = (
         "select attname, format_type(atttypid, atttypmod), format_type(atttypid, -1),"
-        " format_type(coalesce(nullif(typbasetype, 0), atttypid), -1), typcategory in ('A', 'C')"
+        " (with recursive b(oid, of) as (select atttypid, typbasetype union all"
+        " select p.oid, p.typbasetype from b join pg_type p on p.oid = b.of)"
+        " select format_type(oid, -1) from b where of = 0), typcategory in ('A', 'C')"
         " from pg_attribute join pg_type on pg_type.oid = atttypid where attrelid = %s::regclass"
         " and attnum > 0 and not attisdropped and attgenerated = '' and attidentity <> 'a' order by attnum"
     )

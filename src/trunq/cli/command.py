@@ -19,6 +19,7 @@ from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
 from trunq.cli.operate import conversion, db, leader, role, status, subscription
+from trunq.cli.pipeline import compact as _compact  # noqa: F401  # a command of pipeline
 from trunq.cli.pipeline import instance as _instance  # noqa: F401  # a command of pipeline
 from trunq.cli.pipeline import pipeline
 from trunq.cli.stream import group, mover

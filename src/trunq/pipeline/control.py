@@ -51,6 +51,8 @@ class Run:
     """Of the sink as it was when this was opened."""
     marked: int = 0
     """The newest run that this sink is known to hold."""
+    begun_at: str = ""
+    """When it began, in ISO 8601; the same for each attempt."""
     progress: dict[str, Any] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     """Of its attempt."""
@@ -231,6 +233,20 @@ class Control:
         paths: list[str] = self._call("_find_changed_files", pipeline=pipeline, files=_json(files))
         return paths
 
+    def begin_compaction(self, pipeline: str, after: int | None = None) -> UUID | None:
+        """Begin one that is due after so many runs, or was asked for; None: it is not to be begun."""
+        begun: UUID | None = self._call("_begin_compaction", pipeline=pipeline, after=after)
+        return begun
+
+    def end_compaction(self, pipeline: str, holder: UUID, **told: Any) -> None:
+        """Note what became of it: `files_merged`, `files_made` and `files_deleted`, or `error`."""
+        self._call("_end_compaction", pipeline=pipeline, token=holder, **told)
+
+    def told(self, pipeline: str) -> dict[str, Any]:
+        """A pipeline, or an instance, as a message that asks for its run finds it."""
+        told: dict[str, Any] = self._call("_tell_named", pipeline=pipeline)
+        return told
+
     def _call(self, function: str, /, **arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
         names = ", ".join(f"p_{name} => %({name})s{_CASTS.get(name, '')}" for name in given)
@@ -260,6 +276,7 @@ _CASTS: Final = {
         ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
     ),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad", "bytes_in", "bytes_out"), "::bigint"),
+    **dict.fromkeys(("after", "files_merged", "files_made", "files_deleted"), "::bigint"),
     **dict.fromkeys(("source_ms", "work_ms", "sink_ms", "commit_ms"), "::bigint"),
     "newest_at": "::timestamptz",
     "hold_for": "::interval",

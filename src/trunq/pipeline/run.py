@@ -18,6 +18,7 @@ from trunq import Client
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
+from trunq.pipeline.compaction import compact_if_due
 from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
@@ -75,6 +76,7 @@ class Executor:
                 elif not told:
                     continue
                 result = self._take(pipeline, _run(pipeline, opened, told), asked, lost or threading.Event())
+                compact_if_due(self.control, pipeline)
             if told["message_id"] == asked.message_id:
                 return result
 
@@ -260,6 +262,7 @@ def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Ru
         is_cancelled=told["is_cancelled"],
         sink_hash=opened["sink_hash"],
         marked=opened["marked"],
+        begun_at=told["begun_at"],
     )
 
 

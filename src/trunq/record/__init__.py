@@ -11,6 +11,7 @@ from trunq.record.operate import DutyDone as DutyDone
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned
+from trunq.record.pipeline import Compaction as Compaction
 from trunq.record.pipeline import PipelineInstance as PipelineInstance
 from trunq.record.pipeline import PipelineRun as PipelineRun
 from trunq.record.pipeline import PipelineState as PipelineState

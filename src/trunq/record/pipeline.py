@@ -131,3 +131,16 @@ class PipelineInstance(NamedTuple):
     message: Any
     state: Any
     instances: int
+
+
+class Compaction(NamedTuple):
+    """A row of `show_compaction`: of the last one. `error` None: it succeeded, or has not ended."""
+
+    began_at: datetime | None
+    ended_at: datetime | None
+    files_merged: int | None
+    files_made: int | None
+    files_deleted: int | None
+    failures: int
+    error: str | None
+    retry_at: datetime | None

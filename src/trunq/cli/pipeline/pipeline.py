@@ -19,7 +19,7 @@ from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds, warnings_of
+from trunq.cli.pipeline.sight import REASONS, compaction_of, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -208,6 +208,7 @@ def show(
         changes: list[Row] = [each._asdict() for each in trunq.list_schema_changes(name, limit)]
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
         warnings = warnings_of(trunq, name)
+        row = {**row, "compaction": compaction_of(trunq, name)}
     if json:
         write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings})
     elif tree:

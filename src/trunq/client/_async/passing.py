@@ -16,6 +16,7 @@ from trunq.record import (
     BatchState,
     Capture,
     Column,
+    Compaction,
     DeadMessage,
     DeadPolicy,
     Defect,
@@ -1346,6 +1347,17 @@ class AsyncPassing(AsyncAccess):
         Raises QueueNotFound.
         """
         return await self._records(connection, Column, "list_columns", queue=queue)
+
+    async def show_compaction(
+        self, pipeline: str, *, connection: AsyncGiven | None = None
+    ) -> list[Compaction]:
+        """What became of the last compaction of the Delta table that a pipeline writes: how many small files
+        were merged into how many, and how many that no reader needs any more were deleted. ended_at older
+        than began_at, or None: one is going on, or its process died.
+
+        Returns one row; none before the first. Raises PipelineNotFound.
+        """
+        return await self._records(connection, Compaction, "show_compaction", pipeline=pipeline)
 
     async def list_preparations(
         self, queue: str, lanes: Lanes, *, connection: AsyncGiven | None = None
@@ -2734,8 +2746,9 @@ class AsyncPassing(AsyncAccess):
         messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
         them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
         miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
-        no file yet, or whose limit of a day is used up, history that waits for its taker for longer than the
-        retention, and, of all queues, a server that may not come back after a crash.
+        no file yet, or whose limit of a day is used up, or whose compaction fails, history that waits for its
+        taker for longer than the retention, and, of all queues, a server that may not come back after a
+        crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

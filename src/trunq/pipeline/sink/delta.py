@@ -32,8 +32,10 @@ from trunq.pipeline.errors import Outrun
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.directory import read
+from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.lake import lake_stage, removed
 from trunq.pipeline.sink.merge import one_a_key
+from trunq.pipeline.sink.repartition import repartition, require_partitions
 
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
 _REPLACED: Final = "trunq:partitions"
@@ -86,13 +88,7 @@ class DeltaSink:
         there = pa.schema(table.schema().to_arrow()).names
 
         def fitting() -> Iterator[pa.RecordBatch]:
-            for batch in map(for_lake, checked(batches)):
-                if empty := [name for name in self._model.key if batch.column(name).null_count]:
-                    # No row of the table would match it, so each run would insert it again.
-                    self._refuse(
-                        f'"{empty[0]}" is null in a row, and rows are found by it',
-                        "keep such rows out by a check or a function, or take another key",
-                    )
+            for batch in with_keys(self._pipeline, self._model.key, map(for_lake, checked(batches))):
                 yield batch.select([name for name in batch.schema.names if name in there])
 
         with self._stage.explaining():
@@ -136,6 +132,7 @@ class DeltaSink:
             self._require_whole(run, files)
 
         def write(table: DeltaTable) -> None:
+            require_partitions(table, files)
             actions = added(files)
             if mode != "append":
                 actions += removed(table, None if mode == "replace" else files)
@@ -239,11 +236,15 @@ class DeltaSink:
             table = self._there()
         there = list(table.metadata().partition_columns)
         if partition_by and partition_by != there:
-            self._refuse(
-                f"{path} is partitioned by ({', '.join(there)}), and partition_by is"
-                f" ({', '.join(partition_by)})",
-                "write to another path: a Delta table keeps its partitions",
-            )
+            if self._pipeline.evolve.partitions == "refuse":
+                self._refuse(
+                    f"{path} is partitioned by ({', '.join(there)}), and partition_by is"
+                    f" ({', '.join(partition_by)})",
+                    'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to'
+                    " another path",
+                )
+            repartition(self._stage, table, partition_by)
+            table, there = self._there(), partition_by
         if self._model.mode == "replace_partitions" and not there:
             self._refuse(f"{path} has no partitions to be replaced", "give partition_by")
         if missing := self._missing(pa.schema(table.schema().to_arrow()), lake):

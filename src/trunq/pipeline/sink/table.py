@@ -28,9 +28,11 @@ from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import TableSink as Model
+from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.unwritable import named_by_postgres
 from trunq.pipeline.sink.widening import widen
 
@@ -141,7 +143,8 @@ class TableSink(PostgresSink):
         super().__init__(pipeline, dsn)
         assert isinstance(pipeline.sink, Model)
         model = pipeline.sink
-        self._target = Target(model.table, model.mode, tuple(model.key), model.newest)
+        stamps = STAMPS if pipeline.stamp else ()
+        self._target = Target(model.table, model.mode, tuple(model.key), model.newest, stamps)
         with self._refused():
             identifier(model.table)
 
@@ -149,6 +152,9 @@ class TableSink(PostgresSink):
         with self._connected() as connection, self._refused():
             if is_there(connection, self._target.quoted):
                 table.require_index(connection, self._target)
+
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        return super().stage(run, part, with_keys(self._pipeline, self._target.key, batches))
 
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         if self._target.mode == "replace":
