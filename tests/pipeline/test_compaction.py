@@ -76,7 +76,13 @@ def test_a_table_is_compacted_after_as_many_runs_as_its_pipeline_says(filled: Be
         assert files() == [2, 4, 2, 4][id]
     assert ids() == list(range(8))
     done = shown(filled, name)
-    assert (done.files_merged, done.files_made, done.files_deleted, done.failures, done.error) == (6, 2, 0, 0, None)
+    assert (done.files_merged, done.files_made, done.files_deleted, done.failures, done.error) == (
+        6,
+        2,
+        0,
+        0,
+        None,
+    )
     # It is no run: what was written stays, and is not written again.
     assert filled.run(name) == {"outcome": "nothing new"}
 
@@ -237,7 +243,9 @@ def killed(bench: Bench, name: str, at: str) -> int | None:
 POINTS = ["sync_entries", "delete", "noted"]
 
 
-@pytest.mark.parametrize("at", [*POINTS, *(f"after {0.3 + number * 0.15:.2f}" for number in range(some(3, 20)))])
+@pytest.mark.parametrize(
+    "at", [*POINTS, *(f"after {0.3 + number * 0.15:.2f}" for number in range(some(3, 20)))]
+)
 def test_a_compaction_that_is_killed_loses_no_row_and_the_next_one_does_it(filled: Bench, at: str) -> None:
     name = filled.make(TABLE, LAKE)
     for id in range(4):
@@ -292,12 +300,14 @@ def test_a_compaction_that_fails_stops_no_run_and_is_a_warning_whose_way_out_wor
 
 def test_what_cannot_be_compacted_is_refused(filled: Bench) -> None:
     name = filled.make(TABLE, {"format": "table", "table": "moved"})
-    with pytest.raises(InvalidPipeline, match="nothing to compact"):
+    with pytest.raises(InvalidPipeline, match="there is nothing to compact"):
         compact_now(Control(filled.client), name)
     for words, wrong in (
         ({"vacuum": "1 hour"}, "vacuum is a day at least"),
         ({"compact": True}, "after how many runs"),
-        ({"compact": 0}, "greater than or equal to 1"),
+        ({"compact": 0}, "after how many runs"),
+        ({"compact": -1}, "compact"),
+        ({"vacuum": 0}, "vacuum is a length of time, or false"),
     ):
         with pytest.raises(InvalidPipeline, match=wrong):
             Pipeline("p", source=TABLE, sink={**LAKE, **words})

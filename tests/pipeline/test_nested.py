@@ -63,7 +63,7 @@ PLAIN = [
     Kind("date", pa.date32(), lambda r: dt.date(r.randint(1, 9999), 1, 31), lambda v: literal(v.isoformat())),
     Kind("timestamptz", ZONED, lambda r: dt.datetime(2030, 1, 1, 12, 0, 0, r.choice((0, 1)), dt.UTC),
          lambda v: literal(v.isoformat())),
-    Kind("timestamp", pa.timestamp("us"), lambda r: dt.datetime(r.randint(1, 9999), 2, 3, 4),  # noqa: DTZ001
+    Kind("timestamp", pa.timestamp("us"), lambda r: dt.datetime(r.randint(1, 9999), 2, 3, 4),
          lambda v: literal(v.isoformat())),
     Kind("numeric(9,2)", pa.decimal128(9, 2), lambda r: Decimal(r.randint(-999, 999)) / 100, literal),
     Kind("numeric", pa.string(), lambda r: r.choice(("NaN", "1.50", "-1000000000000000000000")), literal),
@@ -102,7 +102,8 @@ def composite(name: str, parts: dict[str, Kind]) -> Kind:
 
     def written(value: Any) -> str:
         inner = (
-            "null" if value[each] is None else f"{of.sql(value[each])}::{of.name}" for each, of in parts.items()
+            "null" if value[each] is None else f"{of.sql(value[each])}::{of.name}"
+            for each, of in parts.items()
         )
         return f"row({', '.join(inner)})::{name}"
 
@@ -119,12 +120,16 @@ def make_table(bench: Bench, number: int, r: random.Random) -> dict[str, Kind]:
             # An array of what has a composite in it, of one dimension: to_json has no other of empty ones.
             parts[f"p {at}"] = array(of) if r.random() < 0.3 and not of.name.endswith("]") else of
         name = f"made_{number}_{depth}"
-        bench.sql(f"create type {name} as ({', '.join(f'{json.dumps(p)} {of.name}' for p, of in parts.items())})")
+        bench.sql(
+            f"create type {name} as ({', '.join(f'{json.dumps(p)} {of.name}' for p, of in parts.items())})"
+        )
         made.append(composite(name, parts))
     columns = {}
     for at in range(r.randint(3, 6)):
         of = r.choice([*PLAIN, *made, *made])
-        columns[f"c {at}"] = r.choice((of, array(of), array(of, 2))) if of in PLAIN else r.choice((of, array(of)))
+        columns[f"c {at}"] = (
+            r.choice((of, array(of), array(of, 2))) if of in PLAIN else r.choice((of, array(of)))
+        )
     body = ", ".join(f"{json.dumps(name)} {of.name}" for name, of in columns.items())
     bench.sql(f"create table source_{number} (id int, {body})")
     return columns
@@ -181,12 +186,17 @@ def test_both_engines_give_the_same_lists_and_structs(typed: Bench) -> None:
             assert repr(plainly(lake(path).to_pylist())) == repr(plainly(expected.to_pylist()))
     r = random.Random(0)
     columns = {f"c{at}": array(of) for at, of in enumerate(PLAIN)}
-    typed.sql(f"create table source_0 (id int, {', '.join(f'{name} {of.name}' for name, of in columns.items())})")
+    typed.sql(
+        f"create table source_0 (id int, {', '.join(f'{name} {of.name}' for name, of in columns.items())})"
+    )
     fill(typed, 0, columns, r)
     source = {"format": "table", "table": "source_0"}
     for place, more in (("plain", {}), ("by_sql", {"sql": ["select * from input"]})):
         typed.run(typed.make(source, {"format": "table", "table": place}, **more))
-    kinds = "select attname, format_type(atttypid, atttypmod) from pg_attribute where attrelid = %s::regclass and attnum > 0"
+    kinds = (
+        "select attname, format_type(atttypid, atttypmod) from pg_attribute where attrelid = %s::regclass"
+        " and attnum > 0"
+    )
     assert typed.sql(kinds, "by_sql") == typed.sql(kinds, "plain")
     query = "select id, to_jsonb(t)::text from {} t order by 1"
     assert typed.sql(query.format("by_sql")) == typed.sql(query.format("plain"))
@@ -214,7 +224,7 @@ def plainly(value: Any) -> Any:
         ("int[][]", "{1,2}"),
         ("numeric(5,2)[]", "{NaN}"),
         ("timestamptz[]", "{infinity}"),
-        ("date[]", "{0044-03-15 BC}"),
+        ("date[]", '{"0044-03-15 BC"}'),
     ],
 )
 def test_a_value_that_a_list_cannot_hold_is_refused_and_the_way_out_takes_it_as_text(
@@ -267,7 +277,7 @@ def test_json_is_a_struct_of_the_types_that_a_pipeline_gives(bench: Bench, engin
     ((reason, count, *_),) = bench.client.count_quarantine(name)
     assert (reason, count) == (f"body cannot be cast to {json.dumps(BODY)}", len(bad))
     # Mended, they are sent again.
-    bench.sql("update trunq.quarantine set content = content || '{\"body\": \"{\\\"id\\\": 5}\"}'")
+    bench.sql('update trunq.quarantine set content = content || \'{"body": "{\\"id\\": 5}"}\'')
     bench.execute(bench.client.resend_quarantine(name))
     assert lake()["body"].to_pylist()[3:] == [nothing | {"id": 5}] * len(bad)
 
@@ -279,16 +289,18 @@ def test_lists_and_objects_of_files_are_arrays_and_jsonb_of_tables_or_what_these
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, rows)))
     files = {"format": "json", "path": f"{tmp_path}/*.json", "settled": 0}
     bench.run(bench.make(files, MOVED))
-    assert bench.sql("select pg_typeof(tags)::text, pg_typeof(of)::text, pg_typeof(ns)::text from moved limit 1") == [
-        ("text[]", "jsonb", "jsonb")
-    ]
+    assert bench.sql(
+        "select pg_typeof(tags)::text, pg_typeof(of)::text, pg_typeof(ns)::text from moved limit 1"
+    ) == [("text[]", "jsonb", "jsonb")]
     expected = [(1, ["a", None], {"x": 1, "y": "z"}, [[1], [2, 3]]), (2, None, None, None)]
     assert sorted(bench.sql("select id, tags, of, ns from moved")) == expected
     bench.sql("create type pair as (x bigint, y text)")
-    bench.sql("create table own (id int, tags varchar(5)[], of pair, ns jsonb)")
+    bench.sql("create table own (id bigint, tags varchar(5)[], of pair, ns jsonb)")
     bench.run(bench.make(files, {"format": "table", "table": "own"}))
-    assert bench.sql("select tags::text, (of).y, ns::text from own where id = 1") == [("{a,NULL}", "z", "[[1], [2, 3]]")]
-    bench.sql("create table wrong (id int, tags int[], of jsonb, ns jsonb)")
+    assert bench.sql("select tags::text, (of).y, ns::text from own where id = 1") == [
+        ("{a,NULL}", "z", "[[1], [2, 3]]")
+    ]
+    bench.sql("create table wrong (id bigint, tags int[], of jsonb, ns jsonb)")
     with pytest.raises(InvalidPipeline, match=r'"tags" of wrong is integer\[\] and comes as text\[\]'):
         bench.run(bench.make(files, {"format": "table", "table": "wrong"}))
 

@@ -48,7 +48,9 @@ def partitions() -> list[str]:
 
 def test_other_partitions_are_refused_and_the_way_out_rewrites_the_table(written: Bench) -> None:
     change(written, {**LAKE, "partition_by": ["shop"]})
-    with pytest.raises(InvalidPipeline, match=r"partitioned by \(day\), and partition_by is \(shop\)") as refused:
+    with pytest.raises(
+        InvalidPipeline, match=r"partitioned by \(day\), and partition_by is \(shop\)"
+    ) as refused:
         written.run("into_lake")
     assert 'evolve = { partitions = "rewrite" }' in str(refused.value)
     before = DeltaTable("lake").version()
@@ -132,5 +134,7 @@ def test_rows_that_were_staged_for_the_old_partitions_are_staged_again(
 
 
 def test_only_delta_has_partitions_that_are_rewritten(written: Bench) -> None:
-    with pytest.raises(InvalidPipeline, match="evolve rewrites partitions, and a sink of format 'parquet' has none"):
+    with pytest.raises(
+        InvalidPipeline, match="evolve rewrites partitions, and a sink of format 'parquet' has none"
+    ):
         change(written, {"format": "parquet", "path": "files"}, evolve=REWRITE)

@@ -15,8 +15,8 @@ from trunq.errors import InvalidPipeline
 
 
 def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in types that every reader of a lake has: exact numbers of Postgres are decimals, arrays lists, and
-    composites structs.
+    """Rows in types that every reader of a lake has: exact numbers of Postgres are decimals, arrays lists,
+    and composites structs.
     """
     columns, fields = [], []
     for column, field in zip(batch.columns, batch.schema, strict=True):
@@ -64,7 +64,7 @@ def _nested_lake_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _decoded(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """An array or a composite of Postgres. Raises InvalidPipeline for a value that is made of something else."""
+    """Arrays or composites of Postgres. Raises InvalidPipeline for one that is made of something else."""
     try:
         return decoded(column, kind)
     except pa.ArrowInvalid as error:

@@ -1,8 +1,8 @@
 """Arrays and composites of Postgres as lists and structs, and JSON as a struct of a given type.
 
-A column of them travels as text, so that a table takes it as it was. An array is the text that Postgres writes
-of it; what has a composite in it is JSON, since of a composite's own text only its database knows the columns.
-What the column is made of lies in its metadata.
+A column of them travels as text, so that a table takes it as it was. An array is the text that Postgres
+writes of it; what has a composite in it is JSON, since of a composite's own text only its database knows the
+columns. What the column is made of lies in its metadata.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def _built_structs(values: list[Any], kind: pa.DataType, leaf: Leaf) -> pa.Array
     for each in values:
         if each is not None and not isinstance(each, dict):
             raise pa.ArrowInvalid(f"{_said(each)} is no object")
-    children = [built([each and each.get(field.name) for each in values], field, leaf) for field in kind]
+    children = [
+        built([None if each is None else each.get(field.name) for each in values], field, leaf)
+        for field in kind
+    ]
     fields = [pa.field(field.name, child.type) for field, child in zip(kind, children, strict=True)]
     is_null = pa.array([each is None for each in values], pa.bool_())
     return pa.StructArray.from_arrays(children, fields=fields, mask=is_null)

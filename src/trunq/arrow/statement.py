@@ -78,7 +78,9 @@ def _doubled(text: str) -> str:
 _ROW: Final = sql.SQL('array_position(%(parts)s::text[], {}) as "trunq share", ctid as "trunq row"').format(
     sql.Identifier(PART)
 )
-"""Which row is the last of several: shares of a source come in its order, and each in the order of its rows."""
+"""By these a row is the last of several: shares come in the order of their source, and rows in that of their
+share.
+"""
 
 
 def _cast(columns: Columns) -> sql.Composed:

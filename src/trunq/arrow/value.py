@@ -77,7 +77,7 @@ _JSON: Final = {b"ARROW:extension:name": b"arrow.json", b"ARROW:extension:metada
 
 
 class OfJson(str):
-    """A type of Postgres whose values are staged as JSON: a table has them as JSON, an array or a composite."""
+    """A type of Postgres whose values are staged as JSON: a table has that, arrays or composites."""
 
     __slots__ = ()
 

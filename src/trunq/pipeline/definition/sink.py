@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trunq.pipeline.definition.api import HttpSink
 from trunq.pipeline.definition.iso_duration import Span
@@ -69,11 +69,13 @@ class DeltaSink(Stored):
     compact: Annotated[int, Field(ge=1)] | Literal[False] = 100
     vacuum: Span | Literal[False] = timedelta(days=7)
 
-    @field_validator("compact", mode="before")
+    @field_validator("compact", "vacuum", mode="before")
     @classmethod
-    def _counted(cls, value: Any) -> Any:
-        if value is True:
-            raise ValueError("compact is after how many runs small files are merged, or false")
+    def _said(cls, value: Any, info: ValidationInfo) -> Any:
+        # Zero is equal to False.
+        if value is True or (value == 0 and value is not False):
+            what = {"compact": "after how many runs small files are merged", "vacuum": "a length of time"}
+            raise ValueError(f"{info.field_name} is {what[str(info.field_name)]}, or false")
         return value
 
     @field_validator("vacuum")
