@@ -9,15 +9,22 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trunq.arrow.nested import decoded, nested_type, plain_type
 from trunq.arrow.value import TYPE, WIDER, endless_texts, is_endless, plain
 from trunq.errors import InvalidPipeline
 
 
 def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in types that every reader of a lake has: exact numbers of Postgres are decimals."""
+    """Rows in types that every reader of a lake has: exact numbers of Postgres are decimals, arrays lists,
+    and composites structs.
+    """
     columns, fields = [], []
     for column, field in zip(batch.columns, batch.schema, strict=True):
         kind = _lake_type(field)
+        if (made_of := nested_type(field)) is not None:
+            columns.append(_decoded(field.name, column, made_of))
+            fields.append(pa.field(field.name, kind))
+            continue
         if is_endless(column) is not None:
             raise InvalidPipeline(
                 f'column "{field.name}" has a time without end (infinity), which a lake has no value for',
@@ -30,6 +37,10 @@ def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _lake_type(field: pa.Field) -> pa.DataType:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if (made_of := nested_type(field)) is not None:
+        return plain_type(made_of)
+    if pa.types.is_nested(kind):
+        return _nested_lake_type(kind)
     if (found := _DIGITS.fullmatch((field.metadata or {}).get(TYPE, b"").decode())) is not None:
         digits, scale = int(found[1]), int(found[2])
         # numeric(3,5) holds 0.00999 at most; decimals of a lake have as many digits at least.
@@ -39,6 +50,28 @@ def _lake_type(field: pa.Field) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     return WIDER.get(kind, kind)
+
+
+def _nested_lake_type(kind: pa.DataType) -> pa.DataType:
+    """Lists and structs of types that a lake has."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _lake_type(each.with_metadata(None))) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_lake_type(kind.key_field), _lake_type(kind.item_field))
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return pa.list_(_lake_type(kind.value_field))
+    return kind
+
+
+def _decoded(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Arrays or composites of Postgres. Raises InvalidPipeline for one that is made of something else."""
+    try:
+        return decoded(column, kind)
+    except pa.ArrowInvalid as error:
+        raise InvalidPipeline(
+            f'column "{name}" has a value that {plain_type(kind)} of a lake cannot hold: {error}',
+            f'cast = {{ {name} = "string" }} in columns takes it as text',
+        ) from error
 
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:

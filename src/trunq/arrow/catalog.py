@@ -26,6 +26,8 @@ class Column:
     kind: str
     cast: str
     base: str
+    is_nested: bool = False
+    """Whether it is an array or a composite, which JSON may be made into."""
 
 
 def split_name(table: str) -> list[str]:
@@ -63,7 +65,9 @@ def columns(connection: Connection, table: str) -> dict[str, Column]:
     """The columns that may be written to."""
     query = (
         "select attname, format_type(atttypid, atttypmod), format_type(atttypid, -1),"
-        " format_type(coalesce(nullif(typbasetype, 0), atttypid), -1)"
+        " (with recursive b(oid, of) as (select atttypid, typbasetype union all"
+        " select p.oid, p.typbasetype from b join pg_type p on p.oid = b.of)"
+        " select format_type(oid, -1) from b where of = 0), typcategory in ('A', 'C')"
         " from pg_attribute join pg_type on pg_type.oid = atttypid where attrelid = %s::regclass"
         " and attnum > 0 and not attisdropped and attgenerated = '' and attidentity <> 'a' order by attnum"
     )
@@ -85,7 +89,7 @@ def fits(connection: Connection, given: str, there: str) -> bool:
     if given == there:
         return True
     # Of numeric(9,2) the type; what does not fit its digits fails in the commit.
-    plain = {"given": given.partition("(")[0], "there": there.partition("(")[0]}
+    plain = {"given": _DIGITS.sub("", given), "there": _DIGITS.sub("", there)}
     plain = {which: _LONG.get(kind, kind) for which, kind in plain.items()}
     row = connection.execute(_FITS, plain).fetchone()
     return bool(row and row[0])
@@ -106,6 +110,12 @@ where i.indrelid = %(table)s::regclass and i.indisunique and i.indimmediate and 
 
 _FITS: Final = """select %(given)s::regtype = %(there)s::regtype or exists (
   select from pg_cast
-  where castsource = %(given)s::regtype and casttarget = %(there)s::regtype and castcontext = 'i')"""
+  where castsource = %(given)s::regtype and casttarget = %(there)s::regtype and castcontext = 'i') or exists (
+  -- Of an enum its labels; of an array those of its items, and of a domain the type behind it.
+  select from pg_type t left join pg_type i on i.oid = t.typelem and t.typcategory = 'A'
+  left join pg_type b on b.oid = i.typbasetype
+  where t.oid = %(there)s::regtype and (t.typtype = 'e' and %(given)s::regtype = 'text'::regtype
+    or i.typtype = 'e' and %(given)s::regtype = 'text[]'::regtype or b.typarray = %(given)s::regtype))"""
 
+_DIGITS: Final = re.compile(r"\(.*?\)")
 _LONG: Final = {"timestamp": "timestamp without time zone", "time": "time without time zone"}

@@ -87,13 +87,16 @@ def write_entry(
     marks: Iterable[Transaction],
     mode: Literal["append", "overwrite"] = "append",
 ) -> None:
-    """An entry of the log. It fails where another came after we read that carries one of the marks."""
+    """An entry of the log. It fails where another came after we read that carries one of the marks; one by
+    which files go fails where any came: they may be merged into others, which would stay.
+    """
+    retries = 0 if any(isinstance(each, RemoveAction) for each in actions) else None
     table.create_write_transaction(
         actions,
         mode,
         table.schema(),
         partition_by=list(table.metadata().partition_columns),
-        commit_properties=CommitProperties(app_transactions=list(marks) or None),
+        commit_properties=CommitProperties(app_transactions=list(marks) or None, max_commit_retries=retries),
     )
 
 

@@ -19,6 +19,12 @@ PART: Final = "trunq part"
 """The column of a stage that says which task wrote a row."""
 
 
+class Composed(str):
+    """A type, an array or a composite, that values of the stage are made into which are JSON."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Target:
     """A table, how it takes rows, by which columns they are found, and which of them says what is newer."""
@@ -28,6 +34,8 @@ class Target:
     mode: Mode = "append"
     key: tuple[str, ...] = ()
     newest: str | None = None
+    stamps: tuple[str, ...] = ()
+    """Columns that say nothing of what a row is: with other values it is no other version."""
 
     @property
     def table(self) -> sql.Identifier:
@@ -67,11 +75,24 @@ def _doubled(text: str) -> str:
     return text.replace("%", "%%")
 
 
+_ROW: Final = sql.SQL('array_position(%(parts)s::text[], {}) as "trunq share", ctid as "trunq row"').format(
+    sql.Identifier(PART)
+)
+"""By these a row is the last of several: shares come in the order of their source, and rows in that of their
+share.
+"""
+
+
 def _cast(columns: Columns) -> sql.Composed:
     return _list(
-        sql.SQL("{0}::{1} as {0}").format(_identifier(name), sql.SQL(_doubled(kind)))
+        sql.SQL(_OF_JSON if isinstance(kind, Composed) else "{0}::{1} as {0}").format(
+            _identifier(name), sql.SQL(_doubled(kind))
+        )
         for name, kind in columns
     )
+
+
+_OF_JSON: Final = "(select v from json_to_record(json_build_object('v', {0}::json)) as of_json(v {1})) as {0}"
 
 
 def create(
@@ -115,8 +136,8 @@ def upsert(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Compo
             changes += sql.SQL(" where t.{0} is null or t.{0} <= excluded.{0}").format(_identifier(newest))
     return sql.SQL(
         "insert into {table} as t ({names}) select {names} from (select distinct on ({key}) * from"
-        ' (select {cast}, ctid as "trunq row" from {stage} where {part} = any(%(parts)s)) c'
-        ' order by {key}{order}, "trunq row" desc) s'
+        " (select {cast}, {row} from {stage} where {part} = any(%(parts)s)) c"
+        ' order by {key}{order}, "trunq share" desc, "trunq row" desc) s'
         " on conflict ({key}) {changes}"
     ).format(
         table=target.written,
@@ -125,6 +146,7 @@ def upsert(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Compo
         cast=_cast(columns),
         stage=stage,
         part=sql.Identifier(PART),
+        row=_ROW,
         order=order,
         changes=changes,
     )
@@ -137,7 +159,7 @@ def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Comp
     without, they begin now, one a key. A row that changes nothing makes no version.
     """
     names, key, newest = [name for name, _ in columns], target.key, target.newest
-    values = [name for name in names if name not in key and name != newest]
+    values = [name for name in names if name not in (*key, newest, *target.stamps)]
     begins = (
         sql.SQL("{}::timestamptz").format(_identifier(newest)) if newest else sql.SQL("statement_timestamp()")
     )
@@ -150,8 +172,8 @@ def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Comp
         """with c as (
   select distinct on ({key}, "trunq at") * from (
     select {begins} as "trunq at", d.* from (
-    select {cast}, ctid as "trunq row" from {stage} where {part} = any(%(parts)s)) d) e
-  order by {key}, "trunq at", "trunq row" desc
+    select {cast}, {row} from {stage} where {part} = any(%(parts)s)) d) e
+  order by {key}, "trunq at", "trunq share" desc, "trunq row" desc
 ), n as (
   select c.*, {row_c} as "trunq was", o."trunq last", o."trunq current" from c left join lateral (
     select t.valid_from as "trunq last", {row_t} as "trunq current" from {table} t where {same_key}
@@ -177,6 +199,7 @@ insert into {table} ({names}, valid_from, valid_to) select {names_w}, w."trunq a
         cast=_cast(columns),
         stage=stage,
         part=sql.Identifier(PART),
+        row=_ROW,
         row_c=row("c"),
         row_t=row("t"),
         table=target.written,

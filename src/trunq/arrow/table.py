@@ -12,7 +12,7 @@ from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 from trunq.arrow import catalog
 from trunq.arrow.catalog import Column, Connection
 from trunq.arrow.statement import Target, create
-from trunq.arrow.value import postgres_type
+from trunq.arrow.value import OfJson, postgres_type
 from trunq.errors import InvalidArgument
 
 _VALID: Final = ("valid_from", "valid_to")
@@ -24,6 +24,12 @@ Fits = Callable[[Connection, str, Column], bool]
 
 def fits(connection: Connection, given: str, there: Column) -> bool:
     """Whether a type is that of a column, or one that Postgres makes it of by itself."""
+    if isinstance(given, OfJson):
+        of_items = given.endswith("[]") and there.base.endswith("[]")
+        if there.is_nested and not of_items:
+            return given == "jsonb"
+        if there.base in ("json", "jsonb"):
+            return True
     return catalog.fits(connection, given, there.base)
 
 

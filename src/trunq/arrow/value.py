@@ -17,6 +17,9 @@ from trunq.errors import InvalidArgument
 TYPE: Final = b"trunq.type"
 """In the metadata of a column read from Postgres as text: the type that it has there."""
 
+NESTED: Final = b"trunq.nested"
+"""In the metadata of an array or a composite read from Postgres as text: what it is made of (nested.py)."""
+
 OF_ARROW: Final = {
     pa.bool_(): "boolean",
     pa.int8(): "smallint",
@@ -73,11 +76,21 @@ _JSON: Final = {b"ARROW:extension:name": b"arrow.json", b"ARROW:extension:metada
 """By this ADBC writes a text as jsonb; pyarrow itself knows the type since 19 only."""
 
 
+class OfJson(str):
+    """A type of Postgres whose values are staged as JSON: a table has that, arrays or composites."""
+
+    __slots__ = ()
+
+
 def postgres_type(field: pa.Field) -> str | None:
     """The type that a column has in Postgres; None: nothing is known, since it has nothing but nulls."""
     kind = field.type
     if field.metadata and TYPE in field.metadata:
-        return str(field.metadata[TYPE].decode())
+        said = field.metadata[TYPE].decode()
+        return OfJson(said) if pa.types.is_nested(kind) else str(said)
+    if field.metadata and NESTED in field.metadata:
+        # A composite: what it is called says nothing in another database.
+        return OfJson("jsonb")
     if kind in OF_ARROW:
         return str(OF_ARROW[kind])
     if pa.types.is_null(kind):
@@ -91,8 +104,16 @@ def postgres_type(field: pa.Field) -> str | None:
     if pa.types.is_dictionary(kind):
         return postgres_type(pa.field(field.name, kind.value_type))
     if pa.types.is_nested(kind):
-        return "jsonb"
+        return OfJson(_array_type(kind) or "jsonb")
     raise InvalidArgument(f'column "{field.name}" is {kind}, for which Postgres has no type', "cast it first")
+
+
+def _array_type(kind: pa.DataType) -> str | None:
+    """The array that a list is; None: it is none. Lists in a list may differ in length, and arrays do not."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or pa.types.is_nested(kind.value_type):
+        return None
+    of = postgres_type(pa.field("", kind.value_type))
+    return None if of is None else f"{of}[]"
 
 
 def for_stage(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -120,11 +141,24 @@ def staged(column: pa.Array) -> pa.Array:
         # Safe: a time with nanoseconds is refused, not cut.
         return column.cast(pa.timestamp("us", "UTC" if kind.tz else None))
     if pa.types.is_nested(kind):
-        texts = [None if each is None else to_json(each) for each in _values(column)]
+        texts = [None if each is None else to_json(_in_hexadecimal(each)) for each in _values(column)]
         return pa.array(texts, pa.string())
     if (wider := WIDER.get(kind)) is not None:
         return column.cast(wider)
     return column if kind in OF_ARROW else column.cast(pa.string())
+
+
+def _in_hexadecimal(value: Any) -> Any:
+    """Bytes within a value as Postgres reads and writes them."""
+    match value:
+        case bytes():
+            return f"\\x{value.hex()}"
+        case dict():
+            return {key: _in_hexadecimal(each) for key, each in value.items()}
+        case list():
+            return [_in_hexadecimal(each) for each in value]
+        case _:
+            return value
 
 
 def json_field(name: str) -> pa.Field:
@@ -181,8 +215,10 @@ def _json_texts(column: pa.Array, field: pa.Field) -> pa.Array:
     known = (field.metadata or {}).get(TYPE, b"").partition(b"(")[0]
     if pa.types.is_dictionary(kind):
         return _json_texts(column.dictionary_decode(), field)
-    if known in (b"json", b"jsonb"):
+    if known in (b"json", b"jsonb") or (NESTED in (field.metadata or {}) and not known):
         return column
+    if pa.types.is_nested(kind):
+        return _texts_of_plain(column)
     if known == b"numeric" or pa.types.is_decimal(kind):
         texts = column.cast(pa.string())
         return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, _quoted(texts))

@@ -20,6 +20,7 @@ from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
 from trunq.cli.operate import conversion, db, doctor, leader, role, status, subscription
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
+from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
 from trunq.cli.pipeline import pipeline
 from trunq.cli.pipeline import plan as _plan  # noqa: F401

@@ -61,6 +61,8 @@ class Run:
     engine: str | None = None
     """Where the rows of its attempt pass: spark or process, and `engine_reason`: why."""
     engine_reason: str | None = None
+    begun_at: str = ""
+    """When it began, in ISO 8601; the same for each attempt."""
     progress: dict[str, Any] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     """Of its attempt."""
@@ -285,6 +287,20 @@ class Control:
             row = connection.execute(statement, values).fetchone()
         return row and row[0]
 
+    def begin_compaction(self, pipeline: str, after: int | None = None) -> UUID | None:
+        """Begin one that is due after so many runs, or was asked for; None: it is not to be begun."""
+        begun: UUID | None = self._call("_begin_compaction", pipeline=pipeline, after=after)
+        return begun
+
+    def end_compaction(self, pipeline: str, holder: UUID, **told: Any) -> None:
+        """Note what became of it: `files_merged`, `files_made` and `files_deleted`, or `error`."""
+        self._call("_end_compaction", pipeline=pipeline, token=holder, **told)
+
+    def told(self, pipeline: str) -> dict[str, Any]:
+        """A pipeline, or an instance, as a message that asks for its run finds it."""
+        told: dict[str, Any] = self._call("_tell_named", pipeline=pipeline)
+        return told
+
     def _call(self, function: str, /, **arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
         names = ", ".join(f"p_{name} => %({name})s{_CASTS.get(name, '')}" for name in given)
@@ -315,6 +331,7 @@ _CASTS: Final = {
         "::bigint",
     ),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad", "bytes_in", "bytes_out"), "::bigint"),
+    **dict.fromkeys(("after", "files_merged", "files_made", "files_deleted"), "::bigint"),
     **dict.fromkeys(("source_ms", "work_ms", "sink_ms", "commit_ms"), "::bigint"),
     "newest_at": "::timestamptz",
     "hold_for": "::interval",

@@ -40,7 +40,7 @@ class SinkUnwritable(TrunqError):
 
 
 class Outrun(TrunqError):
-    """Another run replaced partitions after this one had begun to read."""
+    """The sink got other partitions, or other rows in them, after this run had begun to read."""
 
 
 class RunCancelled(TrunqError):

@@ -19,6 +19,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.choice import choose_engine
+from trunq.pipeline.compaction import compact_if_due
 from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
@@ -83,6 +84,7 @@ class Executor:
                 if not told:
                     continue
                 result = self._take(pipeline, _run(opened, told), asked, lost or threading.Event())
+                compact_if_due(self.control, pipeline)
             if told["message_id"] == asked.message_id:
                 return result
 
@@ -348,6 +350,7 @@ def _run(opened: dict[str, Any], told: dict[str, Any]) -> Run:
         is_cancelled=told["is_cancelled"],
         sink_hash=opened["sink_hash"],
         marked=opened["marked"],
+        begun_at=told["begun_at"],
     )
 
 

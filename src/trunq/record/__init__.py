@@ -14,6 +14,7 @@ from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned
 from trunq.record.pipeline import Backfill as Backfill
 from trunq.record.pipeline import BackfillShare as BackfillShare
+from trunq.record.pipeline import Compaction as Compaction
 from trunq.record.pipeline import PipelineInstance as PipelineInstance
 from trunq.record.pipeline import PipelineRun as PipelineRun
 from trunq.record.pipeline import PipelineState as PipelineState

@@ -171,3 +171,16 @@ class PipelineInstance(NamedTuple):
     refused: str | None
     hint: str | None
     instances: int
+
+
+class Compaction(NamedTuple):
+    """A row of `show_compaction`: of the last one. `error` None: it succeeded, or has not ended."""
+
+    began_at: datetime | None
+    ended_at: datetime | None
+    files_merged: int | None
+    files_made: int | None
+    files_deleted: int | None
+    failures: int
+    error: str | None
+    retry_at: datetime | None

@@ -21,6 +21,7 @@ from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
 from trunq.cli.pipeline.sight import (
     REASONS,
+    compaction_of,
     own_state,
     print_backfills,
     print_pipeline,
@@ -217,6 +218,7 @@ def show(
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
         warnings = warnings_of(trunq, name)
         backfills = trunq.list_backfills(name, limit)
+        row = {**row, "compaction": compaction_of(trunq, name)}
     if json:
         write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings,
                     "backfills": [each._asdict() for each in backfills]})  # fmt: skip

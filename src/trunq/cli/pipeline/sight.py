@@ -49,6 +49,21 @@ def warnings_of(trunq: Client, name: str) -> list[Row]:
     return [{"warning": each.warning, "hint": each.hint} for each in found]
 
 
+def compaction_of(trunq: Client, name: str) -> Row | None:
+    """The last compaction of its table."""
+    return next((each._asdict() for each in trunq.show_compaction(name)), None)
+
+
+def _compaction(row: Row | None) -> str | None:
+    if row is None or row["ended_at"] is None:
+        return None
+    at = text(row["ended_at"])
+    if row["error"] is not None:
+        return f"failed at {at}: {row['error']}"
+    merged = f"{row['files_merged']} files became {row['files_made']}"
+    return f"{merged}, {row['files_deleted']} were deleted, at {at}"
+
+
 def print_pipeline(
     row: Row, runs: Sequence[Row], changes: Sequence[Row], reasons: Sequence[Row], warnings: Sequence[Row]
 ) -> None:
@@ -62,6 +77,7 @@ def print_pipeline(
         ("engine", _engine(runs)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
+        ("compaction", _compaction(row["compaction"])),
         ("state", None if _has_instances(row) else json.dumps(row["state"])), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)

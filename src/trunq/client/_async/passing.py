@@ -18,6 +18,7 @@ from trunq.record import (
     BatchState,
     Capture,
     Column,
+    Compaction,
     DeadMessage,
     DeadPolicy,
     Defect,
@@ -1401,6 +1402,17 @@ class AsyncPassing(AsyncAccess):
         Raises QueueNotFound.
         """
         return await self._records(connection, Column, "list_columns", queue=queue)
+
+    async def show_compaction(
+        self, pipeline: str, *, connection: AsyncGiven | None = None
+    ) -> list[Compaction]:
+        """What became of the last compaction of the Delta table that a pipeline writes: how many small files
+        were merged into how many, and how many that no reader needs any more were deleted. ended_at older
+        than began_at, or None: one is going on, or its process died.
+
+        Returns one row; none before the first. Raises PipelineNotFound.
+        """
+        return await self._records(connection, Compaction, "show_compaction", pipeline=pipeline)
 
     async def list_preparations(
         self, queue: str, lanes: Lanes, *, connection: AsyncGiven | None = None
@@ -2827,9 +2839,9 @@ class AsyncPassing(AsyncAccess):
         miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that
         nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet,
         or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks,
-        backfills that failed, tables of a pipeline that it cannot read or that are gone, history that waits
-        for its taker for longer than the retention, and, of all queues, a server that may not come back after
-        a crash.
+        backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose
+        compaction fails, history that waits for its taker for longer than the retention, and, of all queues,
+        a server that may not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -31,6 +31,10 @@ TYPES: Final = (
 DECIMAL: Final = re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)")
 _MOST_DIGITS: Final = 38
 _SHORTEST_SALT: Final = 8
+_DEEPEST: Final = 20
+
+Kind = str | list[Any] | dict[str, Any]
+"""A type: its name; of a list `[TYPE]`; of a struct `{ name = TYPE }`."""
 
 Constant = Annotated[str | bool | int | float, BeforeValidator(plain_value)]
 
@@ -39,13 +43,16 @@ class Columns(Part):
     """`include` are the columns that are taken, or `exclude` those that are not; `cast` gives them types,
     `rename` new names, `constant` adds some, and `mask` puts a hash, or null, in the place of each value.
 
+    A type of `cast` is a name, a list of one type for what JSON has as a list, or a table of names and types
+    for what it has as an object.
+
     `cast` and `rename` name columns as the source does, `mask` as they are called then. The hash is
     HMAC-SHA256 in hexadecimal digits, with `salt`, which is `${NAME}`.
     """
 
     include: list[str] | None = Field(None, min_length=1)
     exclude: list[str] = []
-    cast: dict[str, str] = {}
+    cast: dict[str, Kind] = {}
     rename: dict[str, str] = {}
     constant: dict[str, Constant] = {}
     mask: dict[str, Literal["hash", "null"]] = {}
@@ -53,17 +60,9 @@ class Columns(Part):
 
     @field_validator("cast")
     @classmethod
-    def _castable(cls, value: dict[str, str]) -> dict[str, str]:
+    def _castable(cls, value: dict[str, Kind]) -> dict[str, Kind]:
         for name, kind in value.items():
-            digits = DECIMAL.fullmatch(kind)
-            if digits and 0 < int(digits[1]) <= _MOST_DIGITS and int(digits[2]) <= int(digits[1]):
-                continue
-            if kind not in TYPES:
-                near = difflib.get_close_matches(kind, TYPES, 1)
-                raise ValueError(
-                    f"{name!r:.60} is to be {kind!r:.60}, which is no type: "
-                    + (f"is it {near[0]}?" if near else f"one of {', '.join(TYPES)}")
-                )
+            _require_type(name, kind)
         return value
 
     @field_validator("constant")
@@ -150,6 +149,33 @@ class Columns(Part):
                 if name not in known:
                     return step, name
         return None
+
+
+def _require_type(name: str, kind: Any, depth: int = 0) -> None:
+    """Refuse what is no type. Raises ValueError."""
+    if depth > _DEEPEST:
+        raise ValueError(f"{name!r:.60} has more than {_DEEPEST} types within each other")
+    if isinstance(kind, list) and len(kind) == 1:
+        _require_type(name, kind[0], depth + 1)
+        return
+    if isinstance(kind, dict) and kind:
+        for each, of in kind.items():
+            _require_type(f"{name}.{each}", of, depth + 1)
+        return
+    if not isinstance(kind, str):
+        raise ValueError(
+            f"{name!r:.60} is to be {kind!r:.60}, which is no type: a list is written ['int64'], a struct"
+            " { id = 'int64' }"
+        )
+    digits = DECIMAL.fullmatch(kind)
+    if digits and 0 < int(digits[1]) <= _MOST_DIGITS and int(digits[2]) <= int(digits[1]):
+        return
+    if kind not in TYPES:
+        near = difflib.get_close_matches(kind, TYPES, 1)
+        raise ValueError(
+            f"{name!r:.60} is to be {kind!r:.60}, which is no type: "
+            + (f"is it {near[0]}?" if near else f"one of {', '.join(TYPES)}")
+        )
 
 
 def require_one_each(names: Iterable[str]) -> None:

@@ -23,12 +23,16 @@ class Evolve(Part):
     type is refused, or its type in the sink becomes one that holds both (`types`); `column` says so for
     single ones.
 
+    `partitions`: where the sink has other partitions than `partition_by` says, that is refused, or a run
+    first rewrites the whole table.
+
     As text: `add`, `refuse` and `ignore` are about new columns, `widen` adds them and widens types.
     """
 
     columns: Literal["add", "refuse", "ignore"] = "add"
     types: Types = "refuse"
     column: dict[str, Types] = {}
+    partitions: Literal["refuse", "rewrite"] = "refuse"
 
     @model_validator(mode="before")
     @classmethod

@@ -23,6 +23,7 @@ from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
 from trunq.pipeline.definition.sink import Sink
 from trunq.pipeline.definition.source import HistorySource, QueueSource, Source, TableSource
+from trunq.pipeline.definition.stamp import WITH_COLUMNS
 from trunq.pipeline.definition.trigger import Trigger
 from trunq.pipeline.errors import MessageRefused
 
@@ -46,6 +47,8 @@ class Pipeline(Part):
     `engine` says where rows pass: "spark" in tasks of Spark, "process" in the process of the run; "auto"
     takes Spark where the pipeline needs it, or a slice is large.
 
+    `stamp`: each row says in `_run` and `_at` which run brought it, and when that began.
+
     `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: what becomes of
     new columns and of changed types. `freshness`: the column whose newest time says how fresh
     the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each that succeeded.
@@ -68,6 +71,7 @@ class Pipeline(Part):
     checks: list[Check] = []
     sink: Sink
     evolve: Evolve = Evolve()
+    stamp: bool = False
     max_bad: float = Field(1.0, ge=0, le=1)
     freshness: str | None = None
     trigger: Trigger | None = None
@@ -148,6 +152,15 @@ class Pipeline(Part):
             raise ValueError(
                 f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
                 " leave widen out and cast the column, or write into a table"
+            )
+        if self.evolve.partitions == "rewrite" and self.sink.format != "delta":
+            raise ValueError(
+                f"evolve rewrites partitions, and a sink of format {self.sink.format!r} has none: leave"
+                " partitions out"
+            )
+        if self.stamp and self.sink.format not in WITH_COLUMNS:
+            raise ValueError(
+                f"stamp writes two columns, and a sink of format {self.sink.format!r} has none: leave it out"
             )
         names = [check.name for check in self.checks]
         if twice := [name for name in names if names.count(name) > 1]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trunq.arrow.catalog import split_name
 from trunq.pipeline.definition.api import HttpSink
 from trunq.pipeline.definition.change import Applying
+from trunq.pipeline.definition.iso_duration import Span
 from trunq.pipeline.definition.part import InPostgres
 from trunq.pipeline.definition.storage import Stored, require_lake
 
@@ -59,8 +61,14 @@ class QueueSink(InPostgres):
         return self
 
 
+_SHORTEST: Final = timedelta(days=1)
+
+
 class DeltaSink(Stored, Applying):
     """A Delta table in a directory or an object store, made when it is not there.
+
+    After `compact` runs a runner merges small files, and deletes those that no version of the table of the
+    last `vacuum` has; False: never.
 
     With `replace` a run stands for all rows, with `replace_partitions` for all rows of the partitions that
     it has rows of; the others stay. `history` and `apply` are those of a table.
@@ -71,6 +79,27 @@ class DeltaSink(Stored, Applying):
     key: list[str] = []
     newest: str | None = None
     partition_by: list[str] = []
+    compact: Annotated[int, Field(ge=1)] | Literal[False] = 100
+    vacuum: Span | Literal[False] = timedelta(days=7)
+
+    @field_validator("compact", "vacuum", mode="before")
+    @classmethod
+    def _said(cls, value: Any, info: ValidationInfo) -> Any:
+        # Zero is equal to False.
+        if value is True or (value == 0 and value is not False):
+            what = {"compact": "after how many runs small files are merged", "vacuum": "a length of time"}
+            raise ValueError(f"{info.field_name} is {what[str(info.field_name)]}, or false")
+        return value
+
+    @field_validator("vacuum")
+    @classmethod
+    def _safe(cls, value: timedelta | Literal[False]) -> timedelta | Literal[False]:
+        if value is not False and value < _SHORTEST:
+            raise ValueError(
+                "vacuum is a day at least, since readers, and runs that have begun, may need older files:"
+                " write '1 day' or more"
+            )
+        return value
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import pyarrow as pa
 
@@ -97,7 +97,12 @@ def make(pipeline: Pipeline, dsn: str) -> Sink:
     if isinstance(pipeline.sink, ParquetSink) and (scheme := scheme_of(pipeline.sink.path)) is not None:
         module, name = _PARQUET[scheme == "sftp"]
     made: Sink = getattr(import_module(module), name)(pipeline, dsn)
-    return made
+    if not pipeline.stamp:
+        return made
+    from trunq.pipeline.sink.stamped import Stamped  # noqa: PLC0415  # it knows what sinks are
+
+    stamped: Any = Stamped(made)
+    return cast("Sink", stamped)
 
 
 def _kind(pipeline: Pipeline) -> str:

@@ -24,8 +24,8 @@ from trunq.pipeline.sink.deleting import (
     require_key,
     require_no_deleted_at,
     require_op,
-    with_keys,
 )
+from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.table import TableSink, stage_of
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import pyarrow as pa
 
 from trunq.errors import InvalidPipeline
@@ -39,20 +37,6 @@ def require_key(pipeline: Pipeline, key: list[str], schema: pa.Schema) -> None:
             f" it; there are {', '.join(schema.names)}",
             "columns, sql, transform and function pass the key on",
         )
-
-
-def with_keys(
-    pipeline: Pipeline, key: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The rows, of which none has null in its key. Raises InvalidPipeline."""
-    for batch in batches:
-        for name in key:
-            if name in batch.schema.names and batch.column(name).null_count:
-                raise InvalidPipeline(
-                    f'pipeline {pipeline.name}: "{name}" is null in a row, and rows are found by it',
-                    "keep such rows out by a check or a function, or take another key",
-                )
-        yield batch
 
 
 def require_few_missing(pipeline: Pipeline, at_most: float, gone: int, there: int) -> None:

@@ -34,10 +34,11 @@ from trunq.pipeline.definition.sink import DeltaSink as Model
 from trunq.pipeline.errors import Outrun
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
-from trunq.pipeline.sink.deleting import with_keys
 from trunq.pipeline.sink.directory import read
+from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.lake import lake_stage, removed
 from trunq.pipeline.sink.merge import one_a_key
+from trunq.pipeline.sink.repartition import repartition, require_partitions
 
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
 _REPLACED: Final = "trunq:partitions"
@@ -149,6 +150,7 @@ class DeltaSink:
             self._require_whole(run, files)
 
         def write(table: DeltaTable) -> None:
+            require_partitions(table, files)
             actions = added(files)
             if mode != "append":
                 actions += removed(table, None if mode == "replace" else files)
@@ -260,11 +262,15 @@ class DeltaSink:
             table = self._there()
         there = list(table.metadata().partition_columns)
         if partition_by and partition_by != there:
-            self._refuse(
-                f"{path} is partitioned by ({', '.join(there)}), and partition_by is"
-                f" ({', '.join(partition_by)})",
-                "write to another path: a Delta table keeps its partitions",
-            )
+            if self._pipeline.evolve.partitions == "refuse":
+                self._refuse(
+                    f"{path} is partitioned by ({', '.join(there)}), and partition_by is"
+                    f" ({', '.join(partition_by)})",
+                    'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to'
+                    " another path",
+                )
+            repartition(self._stage, table, partition_by)
+            table, there = self._there(), partition_by
         if self._model.mode == "replace_partitions" and not there:
             self._refuse(f"{path} has no partitions to be replaced", "give partition_by")
         if missing := self._missing(pa.schema(table.schema().to_arrow()), lake):

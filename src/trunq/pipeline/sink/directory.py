@@ -68,7 +68,8 @@ class StageDirectory:
         for path in directory.glob("*.parquet"):
             if path.stem not in parts:
                 path.unlink()
-        files = sorted(directory.glob("*.parquet"))
+        # Of two rows with one key, that of the later share is the last.
+        files = sorted(directory.glob("*.parquet"), key=lambda path: parts.index(path.stem))
         there = sum(parquet.read_metadata(path).num_rows for path in files)
         if there != rows:
             raise StageLost(

@@ -63,6 +63,24 @@ class LakeStage(StageDirectory):
         """See to it that the log is on the disk."""
         sync_log(self.root, version, series, number)
 
+    def sync_entries(self, after: int, version: int) -> None:
+        """See to it that entries of the log behind one, with their files, are on the disk."""
+        log = self.root / "_delta_log"
+        for at in range(after + 1, version + 1):
+            entry = log / f"{at:020}.json"
+            if entry.exists():
+                actions = [json.loads(line) for line in entry.read_text().splitlines()]
+                made = [self.root / unquote(each["add"]["path"]) for each in actions if "add" in each]
+                for path in (*made, *{each.parent for each in made}, entry):
+                    if path.exists():
+                        sync(path)
+        sync(log)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files of the table."""
+        for path in paths:
+            (self.root / path).unlink(missing_ok=True)
+
     def explaining(self) -> AbstractContextManager[None]:
         """Says of a disk that is full, or closed to us, that it is."""
         return explaining_disk(self._pipeline, self.uri)

@@ -18,7 +18,8 @@ from trunq.pipeline.definition.change import OP, OWN, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import QueueSink as Model
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.sink.deleting import require_key, require_op, with_keys
+from trunq.pipeline.sink.deleting import require_key, require_op
+from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])

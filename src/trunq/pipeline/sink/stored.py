@@ -144,16 +144,14 @@ class StoredStage:
     def staged(self, run: Run, parts: list[str], rows: int) -> list[str]:
         """The names of the files of these parts; raises StageLost when they have fewer rows."""
         directory = self.directory(run)
-        names = sorted(
-            name
-            for entry in self.storage.walk(directory)
-            if (name := entry.path.removeprefix(f"{directory}/")).removesuffix(".parquet") in parts
-        )
-        there = 0
+        there = {entry.path.removeprefix(f"{directory}/") for entry in self.storage.walk(directory)}
+        # In the order of the shares: of two rows with one key, that of the later one is the last.
+        names = [name for part in parts if (name := f"{part}.parquet") in there]
+        count = 0
         for name in names:
             with self.storage.open(f"{directory}/{name}") as file:
-                there += parquet.read_metadata(file).num_rows
-        self._require(run, there, rows)
+                count += parquet.read_metadata(file).num_rows
+        self._require(run, count, rows)
         return names
 
     def _require(self, run: Run, there: int, rows: int) -> None:
@@ -184,6 +182,13 @@ class StoredStage:
 
     def sync_log(self, version: int, series: str, number: int) -> None:
         """An object that is written is on its disk."""
+
+    def sync_entries(self, after: int, version: int) -> None:
+        """An object that is written is on its disk."""
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files of the table."""
+        self.storage.remove(f"{self.root}{path}" for path in paths)
 
     def explaining(self) -> AbstractContextManager[None]:
         """Says of a storage why it takes nothing. Raises InvalidPipeline, StorageFailed."""

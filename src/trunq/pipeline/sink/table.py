@@ -16,21 +16,23 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from trunq.arrow import mark, stage, table
+from trunq.arrow import catalog, mark, stage, table
 from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
-from trunq.arrow.statement import PART, Target, empty, take
-from trunq.arrow.value import for_stage, staged_type
+from trunq.arrow.statement import PART, Composed, Target, empty, take
+from trunq.arrow.value import OfJson, for_stage, staged_type
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import TableSink as Model
+from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.unwritable import named_by_postgres
 from trunq.pipeline.sink.widening import widen
 
@@ -145,7 +147,8 @@ class TableSink(PostgresSink):
         super().__init__(pipeline, dsn)
         assert isinstance(pipeline.sink, Model)
         model = pipeline.sink
-        self._target = Target(model.table, model.mode, tuple(model.key), model.newest)
+        stamps = STAMPS if pipeline.stamp else ()
+        self._target = Target(model.table, model.mode, tuple(model.key), model.newest, stamps)
         with self._refused():
             identifier(model.table)
 
@@ -153,6 +156,9 @@ class TableSink(PostgresSink):
         with self._connected() as connection, self._refused():
             if is_there(connection, self._target.quoted):
                 table.require_index(connection, self._target)
+
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        return super().stage(run, part, with_keys(self._pipeline, self._target.key, batches))
 
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         if self._target.mode == "replace":
@@ -175,7 +181,10 @@ class TableSink(PostgresSink):
             found = table.fit(connection, self._target, kinds, evolve=evolve)
         # What a history compares is as the table keeps it.
         exact = self._target.mode == "history"
-        self._columns = [(name, each.kind if exact else each.cast) for name, each in found.items()]
+        self._columns = [
+            (name, _read_as(kinds[name], each, each.kind if exact else each.cast))
+            for name, each in found.items()
+        ]
         return {name: each.kind for name, each in found.items()}
 
     @contextmanager
@@ -186,6 +195,12 @@ class TableSink(PostgresSink):
         except InvalidArgument as error:
             message = f"pipeline {self._pipeline.name}: {error.message}"
             raise InvalidPipeline(message, error.hint) from None
+
+
+def _read_as(kind: str | None, there: catalog.Column, cast: str) -> str:
+    """What the commit makes of a staged column."""
+    is_made = isinstance(kind, OfJson) and (there.is_nested or kind == there.cast != "jsonb")
+    return Composed(cast) if is_made else cast
 
 
 def _drop_old(connection: Connection, run: Run) -> bool:

@@ -21,8 +21,9 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow.catalog import identifier
+from trunq.arrow.nested import noted
 from trunq.arrow.reader import fetch
-from trunq.arrow.value import OF_POSTGRES, TYPE
+from trunq.arrow.value import NESTED, OF_POSTGRES, TYPE
 from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
@@ -31,14 +32,20 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.errors import SourceChanged
 from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
+from trunq.pipeline.source.nesting import Made, made_of
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
 from trunq.pipeline.work.column import require_known
 
-_COLUMNS: Final = """select a.attname, format_type(a.atttypid, -1),
-t.typnamespace = 'pg_catalog'::regnamespace, format_type(a.atttypid, a.atttypmod)
-from pg_attribute a join pg_type t on t.oid = a.atttypid
-where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum"""
+# Of a domain the type behind it; then where to look for what an array or a composite is made of.
+_COLUMNS: Final = """with recursive d(name, at, oid, modifier, dimensions) as (
+  select attname, attnum, atttypid, atttypmod, attndims::integer from pg_attribute
+  where attrelid = %s::regclass and attnum > 0 and not attisdropped
+  union all select name, at, typbasetype, typtypmod, coalesce(nullif(typndims, 0), dimensions)::integer
+  from d join pg_type t on t.oid = d.oid where typtype = 'd')
+select name, format_type(d.oid, -1), typnamespace = 'pg_catalog'::regnamespace, format_type(d.oid, modifier),
+  case when typcategory in ('A', 'C') then array[d.oid::bigint, modifier, dimensions] end
+from d join pg_type t on t.oid = d.oid where typtype <> 'd' order by at"""
 
 # The table itself, where it holds rows, and those below it.
 _TABLES: Final = """with recursive below(oid) as (
@@ -338,13 +345,16 @@ class TableSource(Source):
             require_known(self._name, self._chosen, [name for name, *_ in found])
             # What is not taken never leaves the database.
             found = [each for each in found if self._chosen.takes(each[0])]
-        for name, kind, is_builtin, full in found:
+        for name, kind, is_builtin, full, of in found:
             column = sql.Identifier(name)
-            if is_builtin and kind in OF_POSTGRES:
-                selected.append(column)
+            if of is not None and (made := made_of(connection, *of)) is not None:
+                selected.append(sql.SQL(_JSON if made.is_json else _TEXT).format(column))
+                fields.append(pa.field(name, pa.string(), metadata=_noted(made)))
+            elif is_builtin and kind in OF_POSTGRES:
+                selected.append(sql.SQL("{0}::{1} as {0}").format(column, sql.SQL(kind)))
                 fields.append(pa.field(name, OF_POSTGRES[kind]))
             else:
-                selected.append(sql.SQL("{0}::text as {0}").format(column))
+                selected.append(sql.SQL(_TEXT).format(column))
                 # Of a type that only this database has, the text.
                 metadata = {TYPE: full.encode()} if is_builtin else None
                 fields.append(pa.field(name, pa.string(), metadata=metadata))
@@ -353,6 +363,15 @@ class TableSource(Source):
     def _found_columns(self, connection: Connection) -> list[Any]:
         """Those of the table: name, type, whether it is one of Postgres' own, and its whole name."""
         return connection.execute(_COLUMNS, (self._quoted,)).fetchall()
+
+
+_TEXT: Final = "{0}::text as {0}"
+_JSON: Final = "to_json({0})::text as {0}"
+
+
+def _noted(made: Made) -> dict[bytes, bytes]:
+    known = {} if made.known is None else {TYPE: made.known.encode()}
+    return {NESTED: noted(made.kind), **known}
 
 
 def _known(tables: list[int], state: State) -> tuple[list[int], list[int]]:

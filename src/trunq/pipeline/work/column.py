@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunq.arrow.batch import like, plain_rows_of
+from trunq.arrow.nested import decoded, nested_type, of_json
 from trunq.arrow.value import endless_texts, is_endless
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.change import OP, gives_changes
-from trunq.pipeline.definition.column import DECIMAL, Columns, require_one_each
+from trunq.pipeline.definition.column import DECIMAL, Columns, Kind, require_one_each
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.work.text import hashed
+from trunq.pipeline.work.text import hashed, texts
 
 Refuse = Callable[[list[Any], list[list[str]]], None]
 
@@ -119,6 +120,8 @@ class Steps:
             name = self._new(field.name)
             column, metadata = given, field.metadata
             if (kind := self._kinds.get(field.name)) is not None:
+                if pa.types.is_nested(kind) and (made_of := nested_type(field)) is not None:
+                    given = decoded(given, made_of)  # noqa: PLW2901
                 column, places = self._cast(field.name, given, kind)
                 # Of which type it was in Postgres says nothing any more.
                 metadata = None
@@ -212,8 +215,12 @@ def _unknown(pipeline: str, step: str, name: str, names: Iterable[str]) -> Inval
     )
 
 
-def arrow_type(text: str) -> pa.DataType:
-    """A type by its name in a definition."""
+def arrow_type(text: Kind) -> pa.DataType:
+    """A type as a definition has it."""
+    if isinstance(text, list):
+        return pa.list_(arrow_type(text[0]))
+    if isinstance(text, dict):
+        return pa.struct([(name, arrow_type(each)) for name, each in text.items()])
     if (digits := DECIMAL.fullmatch(text)) is not None:
         return pa.decimal128(int(digits[1]), int(digits[2]))
     return _TYPES[text]
@@ -240,6 +247,13 @@ def cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_nested(column.type):
+        # As JSON, of which a text is a text, and a list or an object that of another type.
+        column = texts(column)
+    if pa.types.is_nested(kind):
+        if not pa.types.is_string(column.type) and not pa.types.is_null(column.type):
+            raise pa.ArrowNotImplementedError("what is no text has no lists and objects")
+        return of_json(column, kind, _cast)
     if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
         # Arrow takes for these alone as many digits as their type may have.
         return column.cast(_WHOLE).cast(kind)

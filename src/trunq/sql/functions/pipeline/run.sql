@@ -352,10 +352,10 @@ $$;
 comment on function trunq._find_changed_files is 'Of files that no run of the pipeline has read, the paths of those that one has read as they were before.';
 
 create or replace function trunq._tell_run(p_run trunq.pipeline_run) returns jsonb
-language sql immutable set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select jsonb_build_object('run_id', p_run.run_id, 'number', p_run.number, 'backfill', p_run.backfill, 'message_id', p_run.message_id, 'chain', p_run.chain,
     'outcome', p_run.outcome, 'rows_in', p_run.rows_in, 'rows_out', p_run.rows_out, 'rows_bad', p_run.rows_bad, 'slice', p_run.slice, 'payload', p_run.payload,
-    'is_cancelled', p_run.is_cancelled)
+    'is_cancelled', p_run.is_cancelled, 'begun_at', p_run.begun_at)
 $$;
 comment on function trunq._tell_run is 'A run as an object, for who works on it.';
 

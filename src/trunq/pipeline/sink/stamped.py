@@ -1,0 +1,54 @@
+"""Rows that say which run brought them: two columns more, whatever the sink.
+
+Both are of the run, not of an attempt at it: tried again, it writes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Run
+from trunq.pipeline.definition.stamp import STAMPS
+from trunq.pipeline.figures import SinkColumns
+from trunq.pipeline.sink import Sink, checked
+
+_FIELDS: Final = [pa.field(STAMPS[0], pa.int64()), pa.field(STAMPS[1], pa.timestamp("us", "UTC"))]
+
+
+class Stamped:
+    """A sink whose rows are stamped; all else is as the sink does it."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
+        """Make ready for rows of this schema with their stamps."""
+        if own := [name for name in schema.names if name.lower() in STAMPS]:
+            raise InvalidPipeline(
+                f'pipeline {run.pipeline}: rows have a column "{own[0]}", which stamp writes itself',
+                f'leave stamp out, or rename the column: columns = {{ rename = {{ {own[0]} = "..." }} }}',
+            )
+        return self._sink.begin(run, pa.schema([*schema, *_FIELDS], schema.metadata))
+
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Stage rows with their stamps."""
+        return self._sink.stage(run, part, _stamped(run, checked(batches)))
+
+
+def _stamped(run: Run, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # No run of a backfill has the number of another run.
+    number = -run.backfill if run.backfill else run.number
+    begun = datetime.fromisoformat(run.begun_at)
+    for batch in batches:
+        values = zip((number, begun), _FIELDS, strict=True)
+        stamps = [pa.repeat(pa.scalar(value, field.type), batch.num_rows) for value, field in values]
+        schema = pa.schema([*batch.schema, *_FIELDS], batch.schema.metadata)
+        yield pa.RecordBatch.from_arrays([*batch.columns, *stamps], schema=schema)

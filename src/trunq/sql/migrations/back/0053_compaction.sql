@@ -1,0 +1,11 @@
+do $$
+declare
+  v_pipeline text;
+begin
+  select p.name into v_pipeline from trunq.pipeline p where p.definition ? 'stamp' or p.definition->'sink' ?| '{compact,vacuum}' order by p.name limit 1;
+  if found then
+    raise exception 'pipeline "%" has stamp, compact or vacuum, which the older release does not know', v_pipeline
+      using hint = 'create it without them';
+  end if;
+end $$;
+drop table trunq.pipeline_compaction;
