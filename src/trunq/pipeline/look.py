@@ -1,5 +1,5 @@
 """A look at which tables there are, for a pipeline of many: it begins an instance for each, and asks for a
-run of each. sql/functions/pipeline/table.sql has the rules.
+run of each. sql/functions/pipeline/look.sql has the rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- Pipelines of many tables (functions/pipeline/table.sql), and backfills in shares (functions/pipeline/backfill.sql).
+-- Pipelines of many tables (functions/pipeline/look.sql), and backfills in shares (functions/pipeline/backfill.sql).
 alter table trunq.pipeline
   add column refused text,
   add column hint text,
