@@ -1,5 +1,5 @@
 """Pipelines on a standalone cluster of two executors: one that is killed while it stages, tasks that are done
-twice beside each other, executors that come late, and those with another Python.
+twice beside each other, and executors that come late.
 
 The source has a row that Postgres does not give before the test lets it: what is to happen in the middle of a
 task happens there. A push takes a sink for each way to commit; TRUNQ_TEST_ALL, or TRUNQ_KILLS, takes each.
@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,7 +157,7 @@ def test_of_tasks_that_are_done_twice_beside_each_other_the_sink_takes_one(
         made.check(name, kind)
 
 
-def test_executors_may_come_late_and_those_with_another_python_are_refused(
+def test_executors_may_come_late(
     bench: Bench, moving: Callable[[str], Moving], start: Start, tmp_path: Path
 ) -> None:
     made = moving("false")
@@ -176,29 +175,6 @@ def test_executors_may_come_late_and_those_with_another_python_are_refused(
         cluster.start_worker("1")
         made.check(name, "append")
         assert early.wait(120) == 0
-        python = tmp_path / "python"
-        python.write_text(
-            f'#!/bin/sh\nPYTHONPATH={tmp_path / "other"}:$PYTHONPATH exec {sys.executable} "$@"\n'
-        )
-        python.chmod(0o755)
-        (tmp_path / "other").mkdir()
-        (tmp_path / "other" / "sitecustomize.py").write_text(
-            "import collections, sys\n"
-            "named = collections.namedtuple('version_info', 'major minor micro releaselevel serial')\n"
-            "sys.version_info = named(3, sys.version_info.minor + 1, 0, 'final', 0)\n"
-        )
-        name = bench.make({"format": "table", "table": "source"}, SINKS["append"], engine="spark")
-        conf = {"spark.executorEnv.TRUNQ_REAL_PYTHON": str(python)}
-        other = start(cluster, "-m", "trunq", "pipeline", "run", name, **conf)
-        said = other.communicate(timeout=300)[1]
-        here, there = (f"3.{minor}" for minor in (sys.version_info.minor, sys.version_info.minor + 1))
-        assert other.returncode == 1
-        assert f"executors of {cluster.master} have Python {there}, and the runner has {here}" in said
-        assert bench.client.list_runs(name) == []
-        # With the Python that they were told to have, it runs.
-        again = start(cluster, "-m", "trunq", "pipeline", "run", name)
-        made.check(name, "append")
-        assert again.wait(120) == 0
 
 
 def _alive(driver: subprocess.Popen[str]) -> bool:
