@@ -36,7 +36,7 @@ COMMANDS = [
         ["pipeline", verb]
         for verb in ("create", "list", "run", "show", "cancel", "pause", "resume", "backfill", "state")
     ),
-    *(["pipeline", verb] for verb in ("skip", "accept", "quarantine", "drop", "instances")),
+    *(["pipeline", verb] for verb in ("skip", "accept", "quarantine", "drop", "instances", "compact")),
     *(["webhook", verb] for verb in ("create", "list", "drop", "serve")),
     *(["message", verb] for verb in ("show", "list", "progress", "find", "resume", "cancel", "delete")),
     *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),
