@@ -125,6 +125,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_schedule_runs": (OWNER, {"schedule": "there"}),
     "list_schema_changes": (OWNER, {"pipeline": "there"}),
     "list_instances": (OWNER, {"pipeline": "there"}),
+    "show_compaction": (OWNER, {"pipeline": "there"}),
     "list_schedules": (OWNER, {}),
     "list_streams": (LOOKS | WORKS, {}),
     "list_subscriptions": (EVERYBODY, {}),

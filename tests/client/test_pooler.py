@@ -392,6 +392,7 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     assert client.set_pipeline_state(pipeline, {}) == {"of": pipeline}
     assert client.list_schema_changes(pipeline) == []
     assert client.list_instances(pipeline) == []
+    assert client.show_compaction(pipeline) == []
     assert client.count_quarantine(pipeline) == []
     assert client.list_quarantine(pipeline) == []
     assert client.purge_quarantine(pipeline) == 0

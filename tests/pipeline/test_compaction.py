@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from trunq.pipeline import Pipeline
 from trunq.pipeline.compaction import compact_now
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.sink import DeltaSink
+from trunq.pipeline.errors import MessageRefused
 from trunq.pipeline.sink import compacting
 from trunq.pipeline.sink.compacting import Compacted, compact_table
 
@@ -341,3 +343,55 @@ def test_a_table_at_an_object_store_is_compacted(filled: Bench, s3: S3Server, at
     filled.run(name)
     table = DeltaTable(f"{bucket}/lake", storage_options=s3.options)
     assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_that_of_an_instance_is_its_own(bench: Bench) -> None:
+    bench.sql("create table source_acme (id int)")
+    source = {"format": "table", "table": "source_${message.customer}"}
+    sink = {"format": "delta", "path": "lake/${message.customer}", "compact": 2}
+    name = bench.make(source, sink, message={"customer": "text"}, per="message.customer")
+    for id in range(3):
+        bench.sql("insert into source_acme values (%s)", id)
+        bench.run(name, {"customer": "acme"})
+    assert files("lake/acme") == 2
+    assert shown(bench, f"{name}/acme").files_merged == 2
+    assert compact_now(Control(bench.client), f"{name}/acme") == Compacted(2, 1, 0)
+    assert (files("lake/acme"), ids("lake/acme")) == (1, [0, 1, 2])
+    with pytest.raises(MessageRefused, match="customer of the message is missing"):
+        compact_now(Control(bench.client), name)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "replace"])
+def test_runs_and_compactions_at_once_lose_and_double_nothing(filled: Bench, mode: str) -> None:
+    source = {**TABLE, **({"changes": "all"} if mode == "replace" else {})}
+    name = filled.make(source, {**LAKE, "mode": mode, **({"key": ["id"]} if mode == "upsert" else {})})
+    insert(filled, 0)
+    filled.run(name)
+    sink = DeltaSink(**LAKE)
+    pipeline = Pipeline(name, source=TABLE, sink=LAKE)
+    is_over = threading.Event()
+    outcomes: list[str] = []
+
+    def compact_again_and_again() -> None:
+        while not is_over.is_set():
+            try:
+                done = compact_table(pipeline, sink)
+                outcomes.append("merged" if done.files_merged else "nothing")
+            except CommitFailedError:
+                outcomes.append("outrun")
+
+    thread = threading.Thread(target=compact_again_and_again)
+    thread.start()
+    try:
+        for id in range(1, some(12, 60)):
+            insert(filled, id)
+            filled.sql("update source set n = n + 1 where id = %s", id - 1)
+            filled.run(name)
+    finally:
+        is_over.set()
+        thread.join()
+    last = some(12, 60) - 1
+    # An append has the row again that was updated.
+    expected = sorted([*range(last + 1), *(range(last) if mode == "append" else [])])
+    assert ids() == expected
+    assert outcomes

@@ -219,32 +219,6 @@ def test_an_upsert_takes_one_row_a_key_from_files_read_batch_by_batch(tmp_path: 
     assert len(list(one_a_key(files[:1], ["id"], "at"))) == 1
 
 
-def test_a_key_with_a_null_is_refused(bench: Bench) -> None:
-    bench.sql("create table source (id int, n int); insert into source values (null, 1), (2, 1)")
-    name = bench.make(ALL, {"format": "delta", "path": "lake", "mode": "upsert", "key": ["id"]})
-    with pytest.raises(InvalidPipeline, match='"id" is null in a row'):
-        bench.run(name)
-    assert lake("id") == []
-
-
-@pytest.mark.parametrize("sink", [TABLE, {"format": "delta", "path": "lake"}])
-def test_of_rows_with_one_key_the_last_is_taken(bench: Bench, tmp_path: Path, sink: dict[str, Any]) -> None:
-    (tmp_path / "a.json").write_text("".join(f'{{"id": {n % 3}, "n": {n}, "at": 1}}\n' for n in range(300)))
-    files = {"format": "json", "path": f"{tmp_path}/*.json", "settled": 0}
-
-    def taken(name: str) -> list[Any]:
-        if sink["format"] == "table":
-            return sorted(bench.sql(f"select id, n from {name}"))
-        return sorted((row["id"], row["n"]) for row in DeltaTable(name).to_pyarrow_table().to_pylist())
-
-    last = [(0, 297), (1, 298), (2, 299)]
-    for place, newest in (("plain", {}), ("tied", {"newest": "at"})):
-        made = {"format": sink["format"], "mode": "upsert", "key": ["id"], **newest}
-        made["table" if sink["format"] == "table" else "path"] = place
-        bench.run(bench.make(files, made))
-        assert taken(place) == last
-
-
 def test_what_is_no_number_is_itself_in_floats_and_refused_in_decimals(bench: Bench) -> None:
     bench.sql("create table source (f float8, n numeric(9,2)); insert into source values ('NaN', 1)")
     bench.sql("insert into source values ('-Infinity', 2)")

@@ -275,7 +275,7 @@ def test_json_is_a_struct_of_the_types_that_a_pipeline_gives(bench: Bench, engin
         nothing,
     ]  # fmt: skip
     ((reason, count, *_),) = bench.client.count_quarantine(name)
-    assert (reason, count) == (f"body cannot be cast to {json.dumps(BODY)}", len(bad))
+    assert (reason.partition("<")[0], count) == ("body cannot be cast to struct", len(bad))
     # Mended, they are sent again.
     bench.sql('update trunq.quarantine set content = content || \'{"body": "{\\"id\\": 5}"}\'')
     bench.execute(bench.client.resend_quarantine(name))

@@ -24,11 +24,13 @@ Fits = Callable[[Connection, str, Column], bool]
 
 def fits(connection: Connection, given: str, there: Column) -> bool:
     """Whether a type is that of a column, or one that Postgres makes it of by itself."""
+    if given.endswith("[]") and there.base.endswith("[]") and not catalog.fits(connection, given, there.base):
+        # A staged array is a text, of which each item is read as one of the column.
+        return catalog.fits(connection, given.rstrip("[]"), there.base.rstrip("[]"))
     if isinstance(given, OfJson):
-        of_items = given.endswith("[]") and there.base.endswith("[]")
-        if there.is_nested and not of_items:
-            return given == "jsonb"
         if there.base in ("json", "jsonb"):
+            return True
+        if there.is_nested and given == "jsonb":
             return True
     return catalog.fits(connection, given, there.base)
 

@@ -41,7 +41,7 @@ def compact_now(control: Control, name: str) -> Compacted | None:
     written = read_definition(name.partition("/")[0], opened["definition"])
     if not isinstance(written.sink, DeltaSink):
         raise InvalidPipeline(
-            f"pipeline {name} writes into a sink of format {written.sink.format!r}: there is nothing to compact",
+            f"pipeline {name}: of a sink of format {written.sink.format!r} there is nothing to compact",
             "compaction is for Delta tables",
         )
     pipeline = expanded_for(written, Asked(name, 0), opened)

@@ -431,3 +431,35 @@ def test_many_tables_are_looked_for_listed_shown_and_planned(
     assert 'warning pipeline "shop/shop.keyless" stands still: it has no primary key' in shown
     alone = trunq("pipeline", "run", "shop/shop.orders").said
     assert "had nothing new" in alone
+
+
+def test_a_table_is_compacted_at_once_and_what_became_of_it_is_shown(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute("create table source (id int)")
+    written = f"""[pipeline.lake]
+source = {{format = "table", table = "source"}}
+sink = {{format = "delta", path = "{tmp_path}/lake"}}
+
+[pipeline.copy]
+source = {{format = "table", table = "source"}}
+sink = {{format = "table", table = "moved"}}
+"""
+    (tmp_path / "lake.toml").write_text(written)
+    trunq("pipeline", "create", str(tmp_path / "lake.toml"))
+    assert "compaction" not in trunq("pipeline", "show", "lake").said
+    for id in range(2):
+        with client.transaction() as connection:
+            connection.execute("insert into source values (%s)", (id,))
+        trunq("pipeline", "run", "lake")
+    said = trunq("pipeline", "compact", "lake").said
+    assert "Of the table of pipeline lake, 2 files became 1; 0 were deleted." in said
+    assert "2 files became 1, 0 were deleted, at " in trunq("pipeline", "show", "lake").said
+    done = {"files_merged": 0, "files_made": 0, "files_deleted": 0}
+    assert trunq("pipeline", "compact", "lake", "--json").json == done
+    assert trunq("pipeline", "show", "lake", "--json").json["compaction"]["error"] is None
+    with client.transaction() as connection:
+        connection.execute("select trunq._begin_compaction('lake')")
+    assert "Another process compacts the table of pipeline lake." in trunq("pipeline", "compact", "lake").said
+    assert "there is nothing to compact" in trunq("pipeline", "compact", "copy", code=1).said

@@ -1,8 +1,8 @@
 """A Delta table gets other partitions: all its rows are written anew, in one entry of its log.
 
 Until that entry is there, readers and writers see the table as it was; a process that dies before leaves
-files that no entry names. It fails where any entry came first, and begins anew then: a row that came meanwhile
-would else stay in a partition that is none.
+files that no entry names. It fails where any entry came first, and begins anew then: a row that came
+meanwhile would else stay in a partition that is none.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from trunq.arrow.nested import has_struct
-from trunq.arrow.value import OF_POSTGRES, TYPE
+from trunq.arrow.value import OF_POSTGRES, TYPE, postgres_type
 from trunq.pipeline.source.window import Connection
 
 _TYPE: Final = """select typtype::text, typbasetype::bigint, typtypmod, typndims, typrelid::bigint,
@@ -67,8 +67,11 @@ def _field(
             for name, part, part_modifier, part_dimensions in parts
         ]
         return pa.field("", pa.struct(fields)), None
+    made = pa.field("", _plain(plain, full), metadata={TYPE: plain.encode()})
+    if is_builtin and plain in OF_POSTGRES:
+        return made, postgres_type(pa.field("", made.type))
     # Values of a type of this database alone are texts elsewhere.
-    return pa.field("", _plain(plain, full), metadata={TYPE: plain.encode()}), full if is_builtin else "text"
+    return made, full if is_builtin else "text"
 
 
 def _plain(plain: str, full: str) -> pa.DataType:

@@ -90,7 +90,9 @@ class Steps:
                 if new not in self._columns.mask:
                     given = pa.RecordBatch.from_arrays([batch.column(name).slice(at, 1)], [new])
                     rows[place[at]] |= plain_rows_of(given)[0]
-                reasons[place[at]].append(f"{new} cannot be cast to {self._columns.cast[self._old(name)]}")
+                kind = self._columns.cast[self._old(name)]
+                said = kind if isinstance(kind, str) else arrow_type(kind)
+                reasons[place[at]].append(f"{new} cannot be cast to {said}")
         refuse(rows, reasons)
         keep = pa.array([at not in place for at in range(made.num_rows)], pa.bool_())
         return made.filter(keep)

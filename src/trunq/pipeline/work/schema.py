@@ -29,12 +29,12 @@ def for_frame(batch: pa.RecordBatch) -> pa.RecordBatch:
 def spark_schema(pipeline: str, schema: pa.Schema) -> tuple[StructType, pa.Schema]:
     """The columns of a source as Spark has them, and as Spark wants them from Arrow.
 
-    A column that came from Postgres as text says so in its metadata, also after a statement that passes it
-    on.
+    A column that came from Postgres as text, or as an array, says so in its metadata, also after a statement
+    that passes it on.
     """
     from pyspark.errors import PySparkTypeError  # noqa: PLC0415  # for the driver alone
     from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema  # noqa: PLC0415
-    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
+    from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
 
     fields = []
     for field, given in zip(for_frame(pa.RecordBatch.from_pylist([], schema)).schema, schema, strict=True):
@@ -45,7 +45,7 @@ def spark_schema(pipeline: str, schema: pa.Schema) -> tuple[StructType, pa.Schem
                 f'pipeline {pipeline}: column "{field.name}" is {field.type}, which Spark does not know'
             ) from error
         metadata: dict[str, Any] = {}
-        if isinstance(kind, StringType) and given.metadata and TYPE in given.metadata:
+        if isinstance(kind, StringType | ArrayType) and given.metadata and TYPE in given.metadata:
             metadata = {_KEY: given.metadata[TYPE].decode()}
         fields.append(StructField(field.name, kind, True, metadata))
     made = StructType(fields)
@@ -57,7 +57,7 @@ def sink_schema(pipeline: str, schema: StructType) -> pa.Schema:
     """The columns of a frame as a sink takes them. Raises InvalidPipeline for what no sink can take."""
     from pyspark.errors import PySparkTypeError  # noqa: PLC0415
     from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
-    from pyspark.sql.types import StringType  # noqa: PLC0415
+    from pyspark.sql.types import ArrayType, StringType  # noqa: PLC0415
 
     fields: dict[str, pa.Field] = {}
     for field in schema.fields:
@@ -69,7 +69,7 @@ def sink_schema(pipeline: str, schema: StructType) -> pa.Schema:
             raise _untaken(pipeline, field.name, field.dataType.simpleString())
         if field.name.lower() in fields:
             raise InvalidPipeline(f'pipeline {pipeline}: two columns of the result are called "{field.name}"')
-        of = field.metadata.get(_KEY) if isinstance(field.dataType, StringType) else None
+        of = field.metadata.get(_KEY) if isinstance(field.dataType, StringType | ArrayType) else None
         fields[field.name.lower()] = pa.field(field.name, kind, metadata={TYPE: of.encode()} if of else None)
     return pa.schema(list(fields.values()))
 
