@@ -347,7 +347,7 @@ def test_the_runner_runs_what_waits_and_stops_what_is_cancelled(
     original = Executor._attempt
 
     def slow(self: Executor, *given: Any) -> Any:
-        with self._watched(given[0], given[3], asked.message_id, threading.Event()) as check:
+        with self._watched(given[3], asked.message_id, threading.Event()) as check:
             wait_until(lambda: _stopped(check), 120)
         ended.set()
         return original(self, *given)

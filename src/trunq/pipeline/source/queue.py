@@ -108,7 +108,9 @@ class QueueSource(Source):
         return _SCHEMA
 
     def size(self, slice: dict[str, Any]) -> Size:
-        """By the ids between its ticks."""
+        """By the ids between its ticks; that of a plan has no second one yet."""
+        if slice["hi"] is None:
+            return Size()
         database = Database(lambda: self._dsn)
         try:
             first, last = self._ids(QueueLog(database, self._model.queue), *self._ticks(slice))
