@@ -43,11 +43,12 @@ SINKS: dict[str, dict[str, Any]] = {
     "history": {"format": "table", "table": "moved", "mode": "history", "key": ["k"]},
     "queue": {"format": "queue", "queue": "moved", "kind": "row", "key": "id"},
     "delta": {"format": "delta", "path": "moved"},
-    "delta upsert": {"format": "delta", "path": "moved", "mode": "upsert", "key": ["k"]},
+    "delta upsert": {"format": "delta", "path": "moved", "mode": "upsert", "key": ["k"], "compact": 1},
     "delta replace": {"format": "delta", "path": "moved", "mode": "replace"},
     "delta partitions": {
         "format": "delta",
         "path": "moved",
+        "compact": 1,
         "mode": "replace_partitions",
         "partition_by": ["part"],
     },

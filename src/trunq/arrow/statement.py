@@ -75,7 +75,7 @@ def _doubled(text: str) -> str:
     return text.replace("%", "%%")
 
 
-_ROW: Final = sql.SQL('array_position(%(parts)s::text[], {}) as "trunq share", ctid as "trunq row"').format(
+_ROW: Final = sql.SQL('array_position(%(parts)s, {}) as "trunq share", ctid as "trunq row"').format(
     sql.Identifier(PART)
 )
 """By these a row is the last of several: shares come in the order of their source, and rows in that of their
@@ -86,13 +86,17 @@ share.
 def _cast(columns: Columns) -> sql.Composed:
     return _list(
         sql.SQL(_OF_JSON if isinstance(kind, Composed) else "{0}::{1} as {0}").format(
-            _identifier(name), sql.SQL(_doubled(kind))
+            _identifier(name), sql.SQL(_doubled(kind)), sql.SQL(_doubled(_READ_AS.get(kind, kind)))
         )
         for name, kind in columns
     )
 
 
-_OF_JSON: Final = "(select v from json_to_record(json_build_object('v', {0}::json)) as of_json(v {1})) as {0}"
+_OF_JSON: Final = (
+    "(select v::{1} from json_to_record(json_build_object('v', {0}::json)) as of_json(v {2})) as {0}"
+)
+_READ_AS: Final = {"json[]": "text[]", "jsonb[]": "text[]"}
+"""Texts of JSON in a list are its items, and no strings of JSON."""
 
 
 def create(

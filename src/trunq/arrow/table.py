@@ -35,7 +35,9 @@ def fits(connection: Connection, given: str, there: Column) -> bool:
     return catalog.fits(connection, given, there.base)
 
 
-def incoming(target: Target, schema: pa.Schema) -> Kinds:
+def incoming(
+    target: Target, schema: pa.Schema, kind_of: Callable[[pa.Field], str | None] = postgres_type
+) -> Kinds:
     """The columns of rows; raises InvalidArgument where some are missing, or too many."""
     if doubled := {name for name in schema.names if schema.names.count(name) > 1}:
         raise InvalidArgument(f'the rows have two columns "{min(doubled)}"', "rename one of them")
@@ -46,7 +48,7 @@ def incoming(target: Target, schema: pa.Schema) -> Kinds:
             )
     if target.mode == "history" and (own := [name for name in _VALID if name in schema.names]):
         raise InvalidArgument(f'rows have a column "{own[0]}", which mode history writes itself')
-    return {field.name: postgres_type(field) for field in schema}
+    return {field.name: kind_of(field) for field in schema}
 
 
 def make(connection: Connection, target: Target, kinds: Kinds) -> bool:

@@ -76,21 +76,11 @@ _JSON: Final = {b"ARROW:extension:name": b"arrow.json", b"ARROW:extension:metada
 """By this ADBC writes a text as jsonb; pyarrow itself knows the type since 19 only."""
 
 
-class OfJson(str):
-    """A type of Postgres whose values are staged as JSON: a table has that, arrays or composites."""
-
-    __slots__ = ()
-
-
 def postgres_type(field: pa.Field) -> str | None:
     """The type that a column has in Postgres; None: nothing is known, since it has nothing but nulls."""
     kind = field.type
     if field.metadata and TYPE in field.metadata:
-        said = field.metadata[TYPE].decode()
-        return OfJson(said) if pa.types.is_nested(kind) else str(said)
-    if field.metadata and NESTED in field.metadata:
-        # A composite: what it is called says nothing in another database.
-        return OfJson("jsonb")
+        return str(field.metadata[TYPE].decode())
     if kind in OF_ARROW:
         return str(OF_ARROW[kind])
     if pa.types.is_null(kind):
@@ -104,8 +94,27 @@ def postgres_type(field: pa.Field) -> str | None:
     if pa.types.is_dictionary(kind):
         return postgres_type(pa.field(field.name, kind.value_type))
     if pa.types.is_nested(kind):
-        return OfJson(_array_type(kind) or "jsonb")
+        return "jsonb"
     raise InvalidArgument(f'column "{field.name}" is {kind}, for which Postgres has no type', "cast it first")
+
+
+class OfJson(str):
+    """A type of Postgres whose values are staged as JSON: a table has that, arrays or composites."""
+
+    __slots__ = ()
+
+
+def table_type(field: pa.Field) -> str | None:
+    """The same in a table that a pipeline writes, where lists are arrays."""
+    metadata = field.metadata or {}
+    if NESTED in metadata and TYPE not in metadata:
+        # A composite: what it is called says nothing in another database.
+        return OfJson("jsonb")
+    if not pa.types.is_nested(field.type):
+        return postgres_type(field)
+    if TYPE in metadata:
+        return OfJson(metadata[TYPE].decode())
+    return OfJson(_array_type(field.type) or "jsonb")
 
 
 def _array_type(kind: pa.DataType) -> str | None:

@@ -21,7 +21,7 @@ from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
 from trunq.arrow.statement import PART, Composed, Target, empty, take
-from trunq.arrow.value import OfJson, for_stage, staged_type
+from trunq.arrow.value import OfJson, for_stage, staged_type, table_type
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
@@ -172,7 +172,7 @@ class TableSink(PostgresSink):
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
         """The columns that are written, with the types of the table; made or added where they are missing."""
         with self._refused():
-            kinds = table.incoming(self._target, schema)
+            kinds = table.incoming(self._target, schema, table_type)
             if not is_there(connection, self._target.quoted):
                 table.make(connection, self._target, kinds)
             table.require_index(connection, self._target)

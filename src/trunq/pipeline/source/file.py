@@ -101,14 +101,17 @@ class FileSource(Source):
             self._require(path, size, modified_at)
 
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
-        """Files in lists of about as many bytes."""
-        lists: list[list[File]] = [[] for _ in range(max(1, min(at_most, len(slice["files"]))))]
-        sizes = [0] * len(lists)
-        for file in sorted(slice["files"], key=lambda file: -file[1]):
-            least = sizes.index(min(sizes))
-            lists[least].append(file)
-            sizes[least] += file[1]
-        return [{"files": files} for files in lists]
+        """Files in lists of about as many bytes, in their order: of rows with one key, an upsert takes the
+        last.
+        """
+        count = max(1, min(at_most, len(slice["files"])))
+        lists: list[list[File]] = [[] for _ in range(count)]
+        total, before = sum(file[1] + 1 for file in slice["files"]), 0
+        for file in slice["files"]:
+            # By where its middle lies; an empty one is a file, too.
+            lists[(2 * before + file[1] + 1) * count // (2 * total)].append(file)
+            before += file[1] + 1
+        return [{"files": files} for files in lists if files] or [{"files": []}]
 
     def size(self, slice: dict[str, Any]) -> Size:
         """As they were listed."""
