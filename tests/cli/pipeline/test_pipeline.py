@@ -224,7 +224,7 @@ def test_a_plan_says_what_a_run_would_do_and_the_run_does_that(
     trunq("pipeline", "create", file)
     said = trunq("pipeline", "plan", "flights").said
     assert (
-        "reads all rows of source rows 2 engine process: nothing in it needs Spark"
+        "reads all rows of source rows 2 engine process: about 8,192 bytes (pipeline.spark_from_bytes is 200,000,000)"
         " columns the sink is made with id integer" in said
     )
     assert said.endswith("Nothing is known that would stop it.")
@@ -385,9 +385,9 @@ def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_pat
     words = " ".join(said.split())
     assert re.search(r"freshness \d+(ms|s|m|h)[^:]* old: the newest at is 20", words)
     assert re.search(
-        r"number begun ended outcome attempts rows in .* bytes in bytes out source work sink", words
+        r"number begun ended outcome engine attempts rows in .* bytes in bytes out source work sink", words
     )
-    assert re.search(r"2 20.* done 1 1 1 0 \d+ B \d+ B \d+\w+ \d+\w+ \d+\w+", words)
+    assert re.search(r"2 20.* done process 1 1 1 0 \d+ B \d+ B \d+\w+ \d+\w+ \d+\w+", words)
     assert re.search(r"2 20\S+ \S+ word added as text", words)
     told = trunq("pipeline", "show", "flights", "--json").json
     assert told["fresh_by"] == "at"
