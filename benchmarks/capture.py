@@ -7,7 +7,8 @@ takes, and what an arm takes more than the bare table. The triggers written by h
 an UPDATE changed.
 
 Beside it a server with wal_level = logical: what a table costs its writer whose old rows are whole in the
-log (replica identity full), and what decoding takes of a process of its own (pgoutput).
+log (replica identity full), how many bytes of log each arm writes, and what decoding takes of a process of
+its own (pgoutput).
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from typing import Any
 
 import psycopg
 
-from _bench import Options, Table, at_most, connect, in_turn, main, new_database, server, server_time
+from _bench import (
+    LEAST_ROUNDS,
+    Options,
+    Table,
+    at_most,
+    connect,
+    in_turn,
+    main,
+    new_database,
+    server,
+    server_time,
+)
 
 Connection = psycopg.Connection[Any]
 
@@ -94,41 +106,71 @@ def measure(options: Options) -> Iterator[Table]:
         connect(new_database(running, queue=False)) as connection,
     ):
         for arm in LOGGED:
-            connection.execute(TABLE.format(arm=arm).encode(), prepare=False)
+            make(connection, arm)
         connection.execute(b"alter table whole replica identity full")
         yield decoded(options, connection)
 
 
-LOGGED = ("none", "whole")
+LOGGED = ("none", "whole", "audit", "capture")
 
 DECODING = b"""select count(*) from pg_logical_slot_get_binary_changes('reader', null, null,
 'proto_version', '1', 'publication_names', 'changes')"""
 
 
 def decoded(options: Options, connection: Connection) -> Table:
-    """One statement for all rows, and what reads it back from the log."""
-    rounds, rows = options.rounds(), options.size(150_000, 40_000)
-    figures: dict[str, dict[str, list[float]]] = {}
+    """One statement for all rows, what it writes into the log, and what reads it back from there."""
+    rounds, rows = options.rounds(quick=LEAST_ROUNDS), options.size(150_000, 40_000)
+    figures: dict[tuple[str, str], dict[str, list[float]]] = {}
     connection.execute(b"create publication changes for table none, whole")
     connection.execute(b"select pg_create_logical_replication_slot('reader', 'pgoutput')")
+
+    def once(change: str, arm: str) -> float:
+        """Microseconds of the writer; bytes, and what decodes them, beside."""
+        changed = rows if change == "insert" else rows // 4
+        begin = _position(connection)
+        taken = changing(connection, change, arm, rows)
+        written = (_position(connection) - begin) / changed
+        decoding = server_time(connection, lambda: connection.execute(DECODING, prepare=False))
+        for what, figure in (("bytes", written), ("decoding", decoding / changed * 1e6)):
+            figures.setdefault((change, what), {}).setdefault(arm, []).append(figure)
+        return taken
+
     for _ in range(rounds):
         for arm in LOGGED:
-            connection.execute(f"truncate {arm}".encode())
+            empty(connection, arm)
+        connection.execute(DECODING, prepare=False)
         for change in CHANGES:
-            arms = {arm: partial(changing, connection, change, arm, rows) for arm in LOGGED}
+            arms = {arm: partial(once, change, arm) for arm in LOGGED}
             for arm, taken in in_turn(arms, 1).items():
-                figures.setdefault(change, {}).setdefault(arm, []).extend(taken)
-            taken = server_time(connection, lambda: connection.execute(DECODING, prepare=False))
-            changed = len(LOGGED) * (rows if change == "insert" else rows // 4)
-            figures[change].setdefault("decoding", []).append(taken / changed * 1e6)
+                figures.setdefault((change, "writer"), {}).setdefault(arm, []).extend(taken)
     table = Table(
-        f"Logical decoding, {rows:,} rows in a statement, Postgres {options.postgres}",
-        f"{rounds} rounds in turn, medians. Microseconds of a processor for each changed row.",
-        ["change", "bare table", "replica identity full", "decoding, beside the writer"],
+        f"Beside logical decoding (wal_level = logical), {rows:,} rows in a statement, Postgres"
+        f" {options.postgres}",
+        f"{rounds} rounds in turn, medians, a changed row. Microseconds of a processor, the writer's and"
+        " the decoder's; bytes of WAL.",
+        [
+            "change, of the writer",
+            "bare table",
+            "replica identity full",
+            "row trigger, audit table",
+            "captured",
+            "capture adds, of what the audit adds",
+        ],
     )
-    for change, taken in figures.items():
-        table.add(change, *(f"{median(taken[arm]):.1f}" for arm in (*LOGGED, "decoding")))
+    for (change, what), by_arm in sorted(figures.items(), key=lambda each: each[0][1], reverse=True):
+        middle = {arm: median(each) for arm, each in by_arm.items()}
+        share = (middle["capture"] - middle["none"]) / (middle["audit"] - middle["none"])
+        digits = 0 if what == "bytes" else 1
+        told = [f"{middle[arm]:.{digits}f}" for arm in LOGGED]
+        table.add(f"{change}, {what}", *told, "" if what == "decoding" else f"{share:.2f}")
     return table
+
+
+def _position(connection: Connection) -> int:
+    """How many bytes of the log there have been."""
+    row = connection.execute(b"select pg_current_wal_insert_lsn() - '0/0'", prepare=False).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def make(connection: Connection, arm: str) -> None:
@@ -161,7 +203,7 @@ def changing(connection: Connection, change: str, arm: str, rows: int) -> float:
 
 def many(options: Options, connection: Connection) -> Table:
     """One statement for all rows."""
-    rounds, rows = options.rounds(), options.size(150_000, 40_000)
+    rounds, rows = options.rounds(quick=LEAST_ROUNDS), options.size(150_000, 40_000)
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for arm in ARMS:
@@ -204,7 +246,7 @@ def single(connection: Connection, arm: str, change: str, statements: int) -> fl
 
 def one(options: Options, connection: Connection) -> Table:
     """One row a statement."""
-    rounds, statements = options.rounds(), options.size(2_000, 500)
+    rounds, statements = options.rounds(quick=LEAST_ROUNDS), options.size(2_000, 500)
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for arm in ARMS:
@@ -218,12 +260,20 @@ def one(options: Options, connection: Connection) -> Table:
     table = Table(
         f"One row a statement, a transaction each, Postgres {options.postgres}",
         f"{rounds} rounds of {statements:,} in turn, medians. Microseconds of a processor a statement.",
-        ["change", *NAMES.values(), "capture adds, of what the row trigger adds"],
+        [
+            "change",
+            *NAMES.values(),
+            "capture adds, of what the row trigger adds",
+            "of what the audit adds",
+        ],
     )
     for change, taken in figures.items():
         middle = {arm: median(each) for arm, each in taken.items()}
-        share = (middle["capture"] - middle["none"]) / (middle["row_insert"] - middle["none"])
-        table.add(change, *(f"{middle[arm]:.0f}" for arm in ARMS), f"{share:.2f}")
+        shares = [
+            (middle["capture"] - middle["none"]) / (middle[arm] - middle["none"])
+            for arm in ("row_insert", "audit")
+        ]
+        table.add(change, *(f"{middle[arm]:.0f}" for arm in ARMS), *(f"{share:.2f}" for share in shares))
     return table
 
 

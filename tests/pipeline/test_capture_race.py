@@ -107,7 +107,7 @@ def test_whatever_sessions_do_at_once_the_replica_is_what_the_table_is(
     bench.sql("insert into raced select g, g, g, 'a' from generate_series(0, 5) g")
     name = bench.make(SOURCE, SINKS[kind])
     ends, slices, keys = time.monotonic() + SECONDS, 0, set[int]()
-    while time.monotonic() < ends or not slices:
+    while time.monotonic() < ends or not (slices and keys):
         until = threading.Event()
         threads = [
             threading.Thread(

@@ -77,6 +77,14 @@ def require_changes(source: Any, sink: Any) -> None:
         )
 
 
+def dropping(sink: Any) -> str | None:
+    """What of a sink has its rows go that the source does not have; None: nothing."""
+    mode = getattr(sink, "mode", "")
+    if mode in (*_OF_ALL, "apply"):
+        return f"mode = '{mode}'"
+    return "missing = 'delete'" if getattr(sink, "missing", "keep") == "delete" else None
+
+
 def key_of(pipeline: Any, slice: dict[str, Any]) -> list[str]:
     """The columns that name a row in the sink: those it names, else the primary key that the slice tells."""
     given: list[str] = list(getattr(pipeline.sink, "key", None) or ())

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from trunq.pipeline.definition.change import require_changes
+from trunq.pipeline.definition.change import dropping, gives_changes, require_changes
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.credentials import Credentials
@@ -220,11 +220,19 @@ class Pipeline(Part):
             raise ValueError(
                 f"source.queue is one for all, and each would read all of it: write {named} into it"
             )
-        mode = getattr(self.sink, "mode", None)
+        if gives_changes(self.source):
+            shared = getattr(self.source, "subscription", None)
+            places = "".join(str(getattr(self.source, key, "")) for key in ("subscription", "queue", "dsn"))
+            if shared and named not in places:
+                raise ValueError(
+                    "source.subscription is one for all, and each would end what others have not read: write"
+                    f" {named} into it"
+                )
+        what = dropping(self.sink)
         where = "".join(str(getattr(self.sink, key, "")) for key in ("table", "path", "dsn"))
-        if mode in ("replace", "replace_partitions") and named not in where:
+        if what is not None and self.sink.format != "queue" and named not in where:
             raise ValueError(
-                f"mode = '{mode}' of each would drop the rows of the others: write {named} into the"
+                f"{what} of each would drop the rows of the others: write {named} into the"
                 " sink's table, path or dsn"
             )
 

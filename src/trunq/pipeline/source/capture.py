@@ -32,6 +32,7 @@ from trunq.pipeline.definition.source import QueueSource as QueueModel
 from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.source import Context, Plan, State
 from trunq.pipeline.source.change import UNCLEAR, UPSERT, each, messages, net, some, truncates
+from trunq.pipeline.source.own import own_name
 from trunq.pipeline.source.queue import QueueSource
 from trunq.pipeline.source.table import TableSource
 from trunq.record import Capture
@@ -64,8 +65,8 @@ class CaptureSource(TableSource):
         super().__init__(pipeline, dsn, control)
         assert isinstance(pipeline.source, Model)
         self._pipeline = pipeline
-        self._capture_queue = self._model.queue or f"changes_{pipeline.name}"[:48]
-        self._subscription = self._model.subscription or f"pipeline_{pipeline.name}"[:48]
+        self._capture_queue = self._model.queue or own_name("changes", pipeline.name)
+        self._subscription = self._model.subscription or own_name("pipeline", pipeline.name)
         self._client_dsn = self._model.dsn or dsn
         self._applies = getattr(pipeline.sink, "mode", None) == "apply"
         self._only: list[str] | None = None

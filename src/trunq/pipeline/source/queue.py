@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import QueueSource as Model
 from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
+from trunq.pipeline.source.own import own_name
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick
 from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, split
@@ -45,7 +45,7 @@ class QueueSource(Source):
         assert isinstance(pipeline.source, Model)
         self._name = pipeline.name
         self._model = pipeline.source
-        self._subscription = self._model.subscription or _subscription(pipeline.name)
+        self._subscription = self._model.subscription or own_name("pipeline", pipeline.name)
         self._dsn = self._model.dsn or dsn
 
     def plan(self, state: State) -> Plan:
@@ -221,11 +221,3 @@ def _statement(queue: str, conditions: list[str]) -> str:
 def _part(given: dict[str, Any]) -> Part:
     intervals = tuple(Interval(Position(*start), Position(*stop)) for start, stop in given["intervals"])
     return Part(tuple(given["whole"]), intervals, tuple(given["running"]), given["rows"])
-
-
-def _subscription(pipeline: str) -> str:
-    """The subscription of a pipeline, or of an instance, whose name is none of a subscription."""
-    name, _, value = pipeline.partition("/")
-    if not value:
-        return f"pipeline_{name}"[:48]
-    return f"pipeline_{name:.26}_{hashlib.sha256(pipeline.encode()).hexdigest()[:12]}"

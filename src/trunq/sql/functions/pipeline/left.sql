@@ -8,15 +8,14 @@ declare
   v_source jsonb := p_pipeline.definition->'source';
   v_value text := split_part(p_pipeline.name, '/', 2);
   v_queue text := replace(v_source->>'queue', format('${%s}', p_pipeline.definition->>'per'), v_value);
-  v_subscription text := case when v_value = '' then left('pipeline_' || p_pipeline.name, 48)
-    else format('pipeline_%s_%s', left(split_part(p_pipeline.name, '/', 1), 26), left(encode(sha256(convert_to(p_pipeline.name, 'UTF8')), 'hex'), 12)) end;
+  v_subscription text := trunq._own_name('pipeline', p_pipeline.name);
 begin
   if v_source->>'format' = 'queue' and not v_source ?| '{dsn,subscription}' and trunq._has_subscription(v_queue, v_subscription) then
     perform trunq.unsubscribe(v_queue, v_subscription);
   end if;
 end $$;
 comment on function trunq._leave_source is
-  'Ends the subscription by which a pipeline read a queue, where it has the name that source/queue.py gives it. One that the definition names is the user''s, and one of another database nobody reaches from here.';
+  'Ends the subscription by which a pipeline read a queue, where it has the name that trunq._own_name gives it. One that the definition names is the user''s, and one of another database nobody reaches from here.';
 
 create or replace function trunq._note_left(p_pipeline trunq.pipeline) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
