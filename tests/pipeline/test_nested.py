@@ -323,3 +323,18 @@ def test_an_array_can_be_cast_to_a_list_of_another_type(bench: Bench) -> None:
 def test_what_is_no_type_is_refused(kind: Any, wrong: str) -> None:
     with pytest.raises(InvalidPipeline, match=wrong):
         Pipeline("p", source=TABLE, sink=LAKE, columns={"cast": {"body": kind}})
+
+
+def test_messages_have_composites_as_objects(bench: Bench) -> None:
+    bench.sql(
+        "create type pair as (x int, y text); create table source (id int, p pair, ps pair[], ns int[])"
+    )
+    bench.sql("insert into source values (1, (1, 'a'), array[(2, null)::pair, null], '{1,2}'), (2, null, null, null)")
+    bench.client.create_queue("moved")
+    bench.run(bench.make(TABLE, {"format": "queue", "queue": "moved"}))
+    assert sorted(
+        bench.sql("select payload->'p', payload->'ps', payload->'ns' from trunq_log.moved"), key=str
+    ) == [
+        (None, None, None),
+        ({"x": 1, "y": "a"}, [{"x": 2, "y": None}, None], "{1,2}"),
+    ]
