@@ -224,7 +224,8 @@ def test_a_plan_says_what_a_run_would_do_and_the_run_does_that(
     trunq("pipeline", "create", file)
     said = trunq("pipeline", "plan", "flights").said
     assert (
-        "reads all rows of source rows 2 engine process: about 8,192 bytes (pipeline.spark_from_bytes is 200,000,000)"
+        "reads all rows of source rows 2 engine process: about 8,192 bytes"
+        " (pipeline.spark_from_bytes is 200,000,000)"
         " columns the sink is made with id integer" in said
     )
     assert said.endswith("Nothing is known that would stop it.")
