@@ -330,7 +330,8 @@ def test_messages_have_composites_as_objects(bench: Bench) -> None:
         "create type pair as (x int, y text); create table source (id int, p pair, ps pair[], ns int[])"
     )
     bench.sql(
-        "insert into source values (1, (1, 'a'), array[(2, null)::pair, null], '{1,2}'), (2, null, null, null)"
+        "insert into source values"
+        " (1, (1, 'a'), array[(2, null)::pair, null], '{1,2}'), (2, null, null, null)"
     )
     bench.client.create_queue("moved")
     bench.run(bench.make(TABLE, {"format": "queue", "queue": "moved"}))
