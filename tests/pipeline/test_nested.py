@@ -326,18 +326,13 @@ def test_what_is_no_type_is_refused(kind: Any, wrong: str) -> None:
 
 
 def test_messages_have_composites_as_objects(bench: Bench) -> None:
-    bench.sql(
-        "create type pair as (x int, y text); create table source (id int, p pair, ps pair[], ns int[])"
-    )
-    bench.sql(
-        "insert into source values"
-        " (1, (1, 'a'), array[(2, null)::pair, null], '{1,2}'), (2, null, null, null)"
-    )
+    bench.sql("create type pair as (x int, y text)")
+    bench.sql("create table source (id int, p pair, ps pair[], ns int[]); insert into source values (2)")
+    bench.sql("insert into source values (1, (1, 'a'), array[(2, null)::pair, null], '{1,2}')")
     bench.client.create_queue("moved")
     bench.run(bench.make(TABLE, {"format": "queue", "queue": "moved"}))
-    assert sorted(
-        bench.sql("select payload->'p', payload->'ps', payload->'ns' from trunq_log.moved"), key=str
-    ) == [
+    query = "select payload->'p', payload->'ps', payload->'ns' from trunq_log.moved"
+    assert sorted(bench.sql(query), key=str) == [
         (None, None, None),
         ({"x": 1, "y": "a"}, [{"x": 2, "y": None}, None], "{1,2}"),
     ]

@@ -15,6 +15,7 @@ from trunq.arrow import table as tables
 from trunq.arrow.batch import for_lake
 from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import Target
+from trunq.arrow.value import table_type
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
@@ -22,6 +23,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
 from trunq.pipeline.sink.lake import lake_stage
+from trunq.pipeline.sink.stamped import STAMPED
 from trunq.pipeline.sink.widening import widened
 
 Columns = dict[str, str]
@@ -42,6 +44,8 @@ def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
 
     Raises InvalidPipeline for what it would refuse.
     """
+    if schema is not None and pipeline.stamp:
+        schema = pa.schema([*schema, *STAMPED], schema.metadata)
     look = _LOOKS.get(pipeline.sink.format)
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
@@ -55,7 +59,7 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     model = pipeline.sink
     assert isinstance(model, TableSink)
     target = Target(model.table, model.mode, tuple(model.key), model.newest)
-    kinds = None if schema is None else tables.incoming(target, schema)
+    kinds = None if schema is None else tables.incoming(target, schema, table_type)
     with open_lent(complete(model.dsn or dsn, f"trunq pipeline {pipeline.name}")) as connection:
         is_there = catalog.is_there(connection, target.quoted)
         _require_rights(connection, target, is_there=is_there)

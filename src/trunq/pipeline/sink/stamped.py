@@ -17,7 +17,7 @@ from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Sink, checked
 
-_FIELDS: Final = [pa.field(STAMPS[0], pa.int64()), pa.field(STAMPS[1], pa.timestamp("us", "UTC"))]
+STAMPED: Final = [pa.field(STAMPS[0], pa.int64()), pa.field(STAMPS[1], pa.timestamp("us", "UTC"))]
 
 
 class Stamped:
@@ -36,7 +36,7 @@ class Stamped:
                 f'pipeline {run.pipeline}: rows have a column "{own[0]}", which stamp writes itself',
                 f'leave stamp out, or rename the column: columns = {{ rename = {{ {own[0]} = "..." }} }}',
             )
-        return self._sink.begin(run, pa.schema([*schema, *_FIELDS], schema.metadata))
+        return self._sink.begin(run, pa.schema([*schema, *STAMPED], schema.metadata))
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Stage rows with their stamps."""
@@ -48,7 +48,7 @@ def _stamped(run: Run, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
     number = -run.backfill if run.backfill else run.number
     begun = datetime.fromisoformat(run.begun_at)
     for batch in batches:
-        values = zip((number, begun), _FIELDS, strict=True)
+        values = zip((number, begun), STAMPED, strict=True)
         stamps = [pa.repeat(pa.scalar(value, field.type), batch.num_rows) for value, field in values]
-        schema = pa.schema([*batch.schema, *_FIELDS], batch.schema.metadata)
+        schema = pa.schema([*batch.schema, *STAMPED], batch.schema.metadata)
         yield pa.RecordBatch.from_arrays([*batch.columns, *stamps], schema=schema)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunq.arrow.value import to_json
+from trunq.pipeline.definition.stamp import STAMPS
 
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
@@ -40,7 +41,7 @@ def versions(
     )
     # The last of each time.
     every = every.filter(pc.invert(_next(_repeats(every, [*key, VALID_FROM]))))
-    values = [name for name in rows.schema.names if name not in key and name != newest]
+    values = [name for name in rows.schema.names if name not in (*key, newest, *STAMPS)]
     begun = every.filter(pc.and_(every[_NEW], pc.invert(_repeats(every, [*key, *values]))))
     follows = _repeats(begun, key)
     begun = begun.append_column(VALID_TO, _ends(begun[VALID_FROM], follows)).drop_columns([_NEW, _ROW])
