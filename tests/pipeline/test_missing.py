@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.apis import Reply, serving
 from pipeline.piping import Bench
+from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline.errors import TooManyMissing
 
 SOURCE = {"format": "table", "table": "source", "changes": "all"}
@@ -102,3 +104,25 @@ def test_a_row_that_is_kept_out_is_not_there(bench: Bench, kind: str, make: Make
     bench.make(SOURCE, {**SINKS[kind], "mode": "upsert", "key": ["id"], "missing": "delete"}, name=name)
     bench.execute(bench.client.resend_quarantine(name))
     assert copied(bench, kind) == [(1, "a", False), (2, "wrong", False), (3, "c", False)]
+
+
+def test_what_an_api_tells_no_longer_is_deleted_and_a_run_that_fails_deletes_nothing(
+    bench: Bench, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: list[Any] = [{"id": id, "word": word} for id, word in ((1, "a"), (2, "b"), (3, "c"))]
+    sink = {**SINKS[kind], "mode": "upsert", "key": ["id"], "missing": "delete"}
+    with serving(lambda _: Reply({"rows": told} if told else {})) as api:
+        source = {"format": "http", "url": f"{api.url}/rows", "rows": "rows"}
+        since = {"param": "since", "path": "id"}
+        with pytest.raises(InvalidPipeline, match=r"read whole each time.*without since"):
+            bench.make({**source, "since": since}, sink)
+        name = bench.make(source, sink)
+        bench.run(name)
+        told[:] = [{"id": 1, "word": "x"}, {"id": 3, "word": "c"}]
+        bench.run(name)
+        assert copied(bench, kind) == [(1, "x", False), (3, "c", False)]
+        told.clear()
+        with pytest.raises(TrunqError):
+            bench.run(name)
+    assert copied(bench, kind) == [(1, "x", False), (3, "c", False)]

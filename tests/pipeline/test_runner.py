@@ -82,12 +82,13 @@ def looks_after(bench: Bench) -> int:
     )
 
 
-def sleeps_at_the_bell(bench: Bench) -> bool:
-    """Whether who looks after the queue `orders` waits to be woken."""
+def sleeps_at_the_bell(bench: Bench, queue: str = "orders") -> bool:
+    """Whether who looks after a queue waits to be woken."""
     return bool(
         bench.one(
             "select count(*) from pg_locks where classid = trunq._lock_class('bell') and granted"
-            " and objid = (select queue_id from trunq.queue where name = 'orders')"
+            " and objid = (select queue_id from trunq.queue where name = %s)",
+            queue,
         )
     )
 
@@ -126,11 +127,12 @@ class Counted:
         return counted
 
 
-@pytest.mark.parametrize("format", ["queue", "table"])
+@pytest.mark.parametrize("format", ["queue", "table", "capture"])
 def test_a_continuous_pipeline_follows_its_source_and_idles_without_a_trace(
     filled: Bench, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = TABLE if format == "table" else {"format": "queue", "queue": "orders"}
+    captured = {**TABLE, "changes": "capture"}
+    source = {"queue": {"format": "queue", "queue": "orders"}, "table": TABLE, "capture": captured}[format]
     name = filled.make(source, MOVED, trigger=CONTINUOUS)
 
     def add() -> None:
@@ -142,8 +144,8 @@ def test_a_continuous_pipeline_follows_its_source_and_idles_without_a_trace(
     monkeypatch.setattr(TableSource, "has_new", looks.of)
 
     def is_idle() -> bool:
-        if format == "queue":
-            return sleeps_at_the_bell(filled)
+        if format != "table":
+            return sleeps_at_the_bell(filled, "orders" if format == "queue" else f"changes_{name}")
         runs = filled.client.list_runs(name)
         return bool(runs) and all(run.outcome for run in runs)
 

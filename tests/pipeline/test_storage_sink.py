@@ -35,6 +35,7 @@ PUBLISHED = ("copied", "emptied", "told")
 KINDS = {
     "s3 delta": (*(POINTS if scope.ALL else ("staging", *test_kill.OF_COMMIT)), "taken"),
     "s3 delta upsert": (*test_kill.OF_COMMIT, "taken"),
+    "s3 delta apply": (*test_kill.OF_COMMIT, "taken"),
     **({"s3 delta partitions": (*POINTS, "taken")} if scope.ALL else {}),
     "s3 parquet": (*(POINTS if scope.ALL else ("staging", *test_kill.OF_COMMIT)), *PUBLISHED),
     "sftp parquet": POINTS if scope.ALL else ("staging", *test_kill.OF_COMMIT),

@@ -27,6 +27,7 @@ from trunq.connection.ear import Ear
 from trunq.connection.outage import Said
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
+from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.definition.source import QueueSource
@@ -173,6 +174,8 @@ class _Loop:
     _failures: int = 0
     _asked: int | None = None
     _done: int = 0
+    _queue: str | None = None
+    """The one that rings, and its channel."""
     _channel: str | None = None
     _has_bell: bool = False
     _heard: bool = False
@@ -257,16 +260,29 @@ class _Loop:
         if self._source is None:
             self._pipeline = read_definition(row.pipeline, row.definition).expanded()
             self._source = sources.make(self._pipeline, self.dsn, self.control)
-            if self._queue is not None and not self.listener.is_pooled:
-                self._channel = str(self._value("trunq.queue_channel(%s)", self._queue))
-                self.listener.listen(self._channel)
+        self._listen_to(self._queue_of(row.state))
         return self._source.has_new(row.state)
 
-    @property
-    def _queue(self) -> str | None:
-        """The queue of this database that is the source."""
+    def _queue_of(self, state: sources.State) -> str | None:
+        """The queue of this database from which the source comes; of a table it is known once it is read."""
         source = self._pipeline and self._pipeline.source
-        return source.queue if isinstance(source, QueueSource) and source.dsn is None else None
+        if source is None or getattr(source, "dsn", None) is not None:
+            return None
+        if isinstance(source, QueueSource):
+            return source.queue
+        return state.get("queue") if gives_changes(source) else None
+
+    def _listen_to(self, queue: str | None) -> None:
+        if queue == self._queue or self.listener.is_pooled:
+            return
+        with contextlib.suppress(psycopg.Error):
+            self.give_bell()
+        if self._channel is not None:
+            self.listener.unlisten(self._channel)
+        self._queue, self._channel = queue, None
+        if queue is not None:
+            self._channel = str(self._value("trunq.queue_channel(%s)", queue))
+            self.listener.listen(self._channel)
 
     def _idle(self, took: float) -> float:
         self._failures = 0

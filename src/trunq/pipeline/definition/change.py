@@ -48,6 +48,14 @@ class Applying(Part):
         return self
 
 
+def is_read_whole(source: Any) -> bool:
+    """Whether each run has all that a source has."""
+    if source.format == "http":
+        # Of a list's items, those that fail may be left out.
+        return source.since is None and source.each is None
+    return getattr(source, "changes", None) == "all"
+
+
 def gives_changes(source: Any) -> bool:
     """Whether a source gives changes, deletes too."""
     return getattr(source, "changes", None) == "capture"
@@ -55,7 +63,7 @@ def gives_changes(source: Any) -> bool:
 
 def require_changes(source: Any, sink: Any) -> None:
     """Refuse a source and a sink that do not go together. Raises ValueError."""
-    mode, is_whole = getattr(sink, "mode", "append"), getattr(source, "changes", None) == "all"
+    mode = getattr(sink, "mode", "append")
     if mode == "apply" and not gives_changes(source):
         raise ValueError(
             "mode = 'apply' takes changes, and this source gives none: write changes = 'capture' in a source"
@@ -70,10 +78,10 @@ def require_changes(source: Any, sink: Any) -> None:
             f"a run brings the changes of the table alone, and mode = '{mode}' would drop the rest: write"
             " mode = 'apply' in sink"
         )
-    if getattr(sink, "missing", "keep") == "delete" and not is_whole:
+    if getattr(sink, "missing", "keep") == "delete" and not is_read_whole(source):
         raise ValueError(
             "missing = 'delete' needs a source that is read whole each time: write changes = 'all' in a"
-            " source with format = 'table'"
+            " source with format = 'table', or format = 'http' without since and each"
         )
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.api import HttpSource as Model
+from trunq.pipeline.definition.change import is_read_whole
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.pace import Pace
 from trunq.pipeline.request import Api
@@ -43,7 +44,9 @@ class HttpSource(Source):
 
     def plan(self, state: State) -> Plan:
         key = uuid.uuid4().hex[:12]
-        slice = {"landing": key, "state": state}
+        slice: dict[str, Any] = {"landing": key, "state": state}
+        if is_read_whole(self._model):
+            slice["all"] = True
         if not state or (self._model.each is not None and not self._can_tell):
             return Plan(slice, None)
         # Where something was read before, there may be nothing new. The page that tells is landed.
