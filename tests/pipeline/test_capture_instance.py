@@ -74,6 +74,7 @@ def test_a_customer_whose_table_is_read_anew_loses_nothing_of_another(bench: Ben
             {"format": "table", "table": "copy", "mode": "upsert", "key": ["id"], "missing": "delete"},
             "missing = 'delete' of each would drop the rows of the others",
         ),
+        (SOURCE, {"format": "queue", "queue": "copy", "mode": "apply"}, "mode = 'apply' of each would drop"),
         ({**SOURCE, "subscription": "mine"}, COPY, "subscription is one for all"),
     ],
 )
@@ -85,7 +86,8 @@ def test_what_would_be_one_of_all_customers_is_refused_until_it_names_them(
     assert "write ${message.customer} into" in str(caught.value)
     named = "${message.customer}"
     source = {**source, "subscription": f"mine_{named}"} if "subscription" in source else source
-    bench.make(source, {**sink, "table": f"copy_{named}"}, **PER)
+    place = "queue" if "queue" in sink else "table"
+    bench.make(source, {**sink, place: f"copy_{named}"}, **PER)
 
 
 def test_all_tables_of_a_schema_are_copied_with_what_is_deleted(bench: Bench) -> None:

@@ -35,6 +35,9 @@ SINKS: dict[str, dict[str, Any]] = {
     "soft table": {"format": "table", "table": "copy", "mode": "apply", "deletes": "soft"},
     "delta": {"format": "delta", "path": "copy", "mode": "apply"},
     "soft delta": {"format": "delta", "path": "copy", "mode": "apply", "deletes": "soft"},
+    "queue": {"format": "queue", "queue": "copy", "mode": "apply"},
+    "spark table": {"format": "table", "table": "copy", "mode": "apply"},
+    "spark delta": {"format": "delta", "path": "copy", "mode": "apply"},
 }
 
 _REFUSED = (errors.IntegrityError, errors.DeadlockDetected, errors.LockNotAvailable)
@@ -93,19 +96,46 @@ def rows(bench: Bench, kind: str) -> list[Any]:
         table = DeltaTable("copy").to_pyarrow_table().to_pylist()
         found = [row for row in table if row.pop("deleted_at", None) is None]
         return sorted((row["id"], row["other"], float(row["n"]), row["word"]) for row in found)
+    if kind == "queue":
+        return told(bench)
     alive = "where deleted_at is null" if "soft" in kind else ""
     return bench.sql(f"select id, other, n::float, word from copy {alive} order by id")
 
 
-@pytest.mark.parametrize("kind", some(["table", "soft delta"], list(SINKS)))
+def told(bench: Bench) -> list[Any]:
+    """What a reader of the messages has."""
+    known: dict[int, Any] = {}
+    for (message,) in bench.sql("select payload from trunq_log.copy order by id"):
+        if message["op"] == "snapshot":
+            known.clear()
+        elif message["op"] == "delete":
+            known.pop(message["key"]["id"], None)
+        else:
+            row = message["row"]
+            known[row["id"]] = (row["id"], row["other"], float(row["n"]), row["word"])
+    return sorted(known.values())
+
+
+@pytest.mark.parametrize("kind", some(["table", "soft delta", "queue"], list(SINKS)))
 def test_whatever_sessions_do_at_once_the_replica_is_what_the_table_is(
-    bench: Bench, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    bench: Bench,
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    kind: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     seed = random.randrange(2**32)
     bench.sql(TABLE)
     bench.sql("insert into raced select g, g, g, 'a' from generate_series(0, 5) g")
-    name = bench.make(SOURCE, SINKS[kind])
+    if kind == "queue":
+        bench.client.create_queue("copy")
+    engine = {}
+    if "spark" in kind:
+        request.getfixturevalue("spark")
+        engine = {"engine": "spark"}
+    name = bench.make(SOURCE, SINKS[kind], **engine)
     ends, slices, keys = time.monotonic() + SECONDS, 0, set[int]()
     while time.monotonic() < ends or not (slices and keys):
         until = threading.Event()

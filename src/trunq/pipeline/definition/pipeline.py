@@ -229,11 +229,11 @@ class Pipeline(Part):
                     f" {named} into it"
                 )
         what = dropping(self.sink)
-        where = "".join(str(getattr(self.sink, key, "")) for key in ("table", "path", "dsn"))
-        if what is not None and self.sink.format != "queue" and named not in where:
+        where = "".join(str(getattr(self.sink, key, "")) for key in ("table", "path", "queue", "dsn"))
+        if what is not None and named not in where:
             raise ValueError(
                 f"{what} of each would drop the rows of the others: write {named} into the"
-                " sink's table, path or dsn"
+                " sink's table, path, queue or dsn"
             )
 
     def _require_message(self, field: str) -> None:
