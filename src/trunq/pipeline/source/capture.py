@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from psycopg import sql
 
 from trunq import Client
 from trunq.arrow.reader import READING, connect, fetch, run, set_local
-from trunq.errors import InvalidPipeline
+from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.change import CHANGED_AT, OP, OWN
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -268,13 +269,13 @@ class CaptureSource(TableSource):
                 " changes have all rows",
                 "read as the owner of the table, or as a role with bypassrls",
             )
-        found = [each for each in client.list_captures() if each.table_name == full_name]
+        found = self._of_table(client, full_name, state.get("queue"))
         if not found and "tick" not in state:
             queues = {queue.queue for queue in client.list_queues()}
             if self._capture_queue not in queues:
                 client.create_queue(self._capture_queue, default_subscription=False)
             client.capture(_quoted(full_name, connection), self._capture_queue)
-            found = [each for each in client.list_captures() if each.table_name == full_name]
+            found = self._of_table(client, full_name, self._capture_queue)
         reset = f"trunq pipeline state {self._name} --reset begins anew, with all rows that are there then"
         if not found or ("tick" in state and not _is_same(found[0], state)):
             raise InvalidPipeline(
@@ -296,6 +297,14 @@ class CaptureSource(TableSource):
                 f"capture all of them: trunq capture create {self._model.table} {capture.queue}",
             )
         return capture
+
+    def _of_table(self, client: Client, full_name: str, queue: str | None) -> list[Capture]:
+        """The capture of a table, where it was looked for first: there may be one for each customer."""
+        found: list[Capture] = []
+        if queue is not None:
+            with suppress(QueueNotFound):
+                found = [each for each in client.list_captures(queue) if each.table_name == full_name]
+        return found or [each for each in client.list_captures() if each.table_name == full_name]
 
     def _subscribe(self, client: Client, queue: str, *, is_new: bool) -> None:
         named = {each.subscription: each.mode for each in client.list_subscriptions(queue)}
