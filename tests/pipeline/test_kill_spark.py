@@ -74,7 +74,7 @@ def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> No
     moving.check_leftovers()
 
 
-@pytest.mark.parametrize("kind", CHOSEN if EVERY else [random.choice(FIRST)])
+@pytest.mark.parametrize("kind", CHOSEN if EVERY else FIRST[:1])
 def test_the_java_process_is_killed_while_a_task_stages(bench: Bench, kind: str, tmp_path: Path) -> None:
     moving = Moving(bench, kind, **STRUCK)
     round, message = moving.ask(strike(tmp_path, "java"))
