@@ -247,3 +247,26 @@ def test_a_subscription_that_a_definition_names_is_its_users(bench: Bench) -> No
     assert bench.run(name)["rows_out"] == 1
     bench.client.drop_pipeline(name)
     assert "mine" in [row.subscription for row in bench.client.list_subscriptions("orders")]
+
+
+def test_what_tables_of_a_dropped_pipeline_had_staged_goes(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.killing.DIRECTORY", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    bench.sql("create schema shop; create schema copy; create table shop.orders (id int primary key)")
+    bench.sql("insert into shop.orders values (1)")
+    source = {"format": "table", "tables": "shop.*"}
+    sink = {"format": "table", "table": "copy.${table}", "mode": "upsert"}
+    name = bench.make(source, sink, name="shop")
+    bench.execute(bench.client.run_pipeline(name))
+    message = bench.client.run_pipeline(f"{name}/shop.orders")
+    assert execute_and_die(bench.dsn, bench.asked(message), "staged") == -signal.SIGKILL
+    like = "select count(*) from pg_class where relname ~ '^stage_' and relkind = 'r'"
+    assert bench.one(like) == 1
+    bench.client.drop_pipeline(name)
+    held = bench.client.lease("pipelines", "default", "bench", 100)
+    bench.client.release(held)
+    (left,) = (message for message in held if "left" in (message.headers or {}))
+    assert bench.execute(left.id) == {"outcome": "removed"}
+    assert bench.one(like) == 0
