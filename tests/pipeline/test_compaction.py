@@ -24,7 +24,6 @@ from trunq.pipeline import Pipeline
 from trunq.pipeline.compaction import compact_now
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.sink import DeltaSink
-from trunq.pipeline.errors import MessageRefused
 from trunq.pipeline.sink import compacting
 from trunq.pipeline.sink.compacting import Compacted, compact_table
 
@@ -357,7 +356,21 @@ def test_that_of_an_instance_is_its_own(bench: Bench) -> None:
     assert shown(bench, f"{name}/acme").files_merged == 2
     assert compact_now(Control(bench.client), f"{name}/acme") == Compacted(2, 1, 0)
     assert (files("lake/acme"), ids("lake/acme")) == (1, [0, 1, 2])
-    with pytest.raises(MessageRefused, match="customer of the message is missing"):
+    with pytest.raises(InvalidPipeline, match="has instances, and each writes into a table") as caught:
+        compact_now(Control(bench.client), name)
+    assert caught.value.hint == f"trunq pipeline instances {name}"
+
+
+def test_that_of_a_table_of_many_is_its_own(bench: Bench) -> None:
+    bench.sql("create schema shop; create table shop.orders (id int primary key)")
+    source = {"format": "table", "tables": "shop.*"}
+    name = bench.make(source, {"format": "delta", "path": "lake_${table}"}, name="shop")
+    bench.execute(bench.client.run_pipeline(name))
+    for id in range(2):
+        bench.sql("insert into shop.orders values (%s)", id)
+        bench.run("shop/shop.orders")
+    assert compact_now(Control(bench.client), "shop/shop.orders") == Compacted(2, 1, 0)
+    with pytest.raises(InvalidPipeline, match="has instances, and each writes into a table"):
         compact_now(Control(bench.client), name)
 
 

@@ -44,6 +44,11 @@ def compact_now(control: Control, name: str) -> Compacted | None:
             f"pipeline {name}: of a sink of format {written.sink.format!r} there is nothing to compact",
             "compaction is for Delta tables",
         )
+    if written.per is not None and "/" not in name:
+        raise InvalidPipeline(
+            f"pipeline {name} has instances, and each writes into a table: name one of them",
+            f"trunq pipeline instances {name}",
+        )
     pipeline = expanded_for(written, Asked(name, 0), opened)
     assert isinstance(pipeline.sink, DeltaSink)
     with redacted(pipeline):
