@@ -157,6 +157,7 @@ def test_of_tasks_that_are_done_twice_beside_each_other_the_sink_takes_one(
         made.check(name, kind)
 
 
+@pytest.mark.skipif(not ALL, reason="TRUNQ_TEST_ALL starts a cluster of its own")
 def test_executors_may_come_late(
     bench: Bench, moving: Callable[[str], Moving], start: Start, tmp_path: Path
 ) -> None:

@@ -1,8 +1,8 @@
 """With `engine = "spark"`, whatever is killed, every row arrives once: the runner, the Java process of Spark,
 the Python process of a task.
 
-A push takes a share of it: a task of two sources, and of a sink for each way to commit; a runner of each of
-these sinks; one Java process. TRUNQ_KILLS, or TRUNQ_TEST_ALL, takes each source and sink with each.
+A push takes a share of it: a task of a sink for each way to commit, and the runner of two of these sinks.
+TRUNQ_KILLS, or TRUNQ_TEST_ALL, takes each source and sink with each, and the Java process alone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_task_is_killed_while_it_stages(bench: Bench, kind: str, tmp_path: Pat
     moving.check_leftovers()
 
 
-@pytest.mark.parametrize("kind", CHOSEN)
+@pytest.mark.parametrize("kind", CHOSEN if EVERY else FIRST[:2])
 def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind, engine="spark")
     points = [*OF_COMMIT, *(["taken"] if "delta" in kind else [])]
@@ -74,7 +74,8 @@ def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> No
     moving.check_leftovers()
 
 
-@pytest.mark.parametrize("kind", CHOSEN if EVERY else FIRST[:1])
+@pytest.mark.skipif(not EVERY, reason="TRUNQ_KILLS, or TRUNQ_TEST_ALL, kills it")
+@pytest.mark.parametrize("kind", CHOSEN)
 def test_the_java_process_is_killed_while_a_task_stages(bench: Bench, kind: str, tmp_path: Path) -> None:
     moving = Moving(bench, kind, **STRUCK)
     round, message = moving.ask(strike(tmp_path, "java"))
@@ -131,8 +132,9 @@ SOURCES: Final[dict[str, Callable[[Bench, Path, str], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("victim", ["task", "java"] if EVERY else ["task"])
-@pytest.mark.parametrize("format", SOURCES if EVERY else ["table", "csv"])
+@pytest.mark.skipif(not EVERY, reason="TRUNQ_KILLS, or TRUNQ_TEST_ALL, kills it")
+@pytest.mark.parametrize("victim", ["task", "java"])
+@pytest.mark.parametrize("format", SOURCES)
 def test_what_is_killed_after_it_has_read_a_source_reads_it_again(
     bench: Bench, format: str, victim: str, tmp_path: Path
 ) -> None:
