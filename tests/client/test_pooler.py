@@ -425,6 +425,7 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
             next(iter(noting.listen("last")))
         noting.publish("last", 1)
         assert noting.list_warnings("last") == []
+        assert "leader" not in {row.area for row in noting.diagnose()}
         assert noting.forget("last") == 0
         assert noting.perform_duty("reap", "last").error is None
         assert noting.empty_queue("last") == 1
