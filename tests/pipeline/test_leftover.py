@@ -247,3 +247,20 @@ def test_a_subscription_that_a_definition_names_is_its_users(bench: Bench) -> No
     assert bench.run(name)["rows_out"] == 1
     bench.client.drop_pipeline(name)
     assert "mine" in [row.subscription for row in bench.client.list_subscriptions("orders")]
+
+
+def test_what_a_dropped_pipeline_of_many_tables_had_staged_goes_with_all_its_tables(
+    bench: Bench, staging: Callable[[str], Staging]
+) -> None:
+    place = staging("append")
+    bench.sql("create schema shop; create schema copy; create table shop.orders (id int primary key)")
+    bench.sql("insert into shop.orders values (1)")
+    name = bench.make(
+        {"format": "table", "tables": "shop.*"}, {"format": "table", "table": "copy.${table}"}, name="shop"
+    )
+    message = bench.client.run_pipeline(name, {"table": "shop.orders"})
+    assert execute_and_die(bench.dsn, bench.asked(message), "written") == -signal.SIGKILL
+    assert place.staged()
+    bench.client.drop_pipeline(name)
+    place.clean()
+    assert place.staged() == []

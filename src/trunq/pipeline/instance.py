@@ -29,7 +29,7 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
     if written.has_tables:
         # What a look has found of its table.
         found = opened["run"]["slice"]["message"] if opened["action"] == "take" else opened["message"]
-        return written.expanded(name=opened["pipeline"], message=found)
+        return filled(written, opened["pipeline"], found)
     if not written.message:
         return written.expanded()
     if opened["action"] == "take":
@@ -42,7 +42,12 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
 
 
 def filled(written: Pipeline, name: str, said: Any) -> Pipeline:
-    """A pipeline, or an instance, with what a message said. Raises MessageRefused, InvalidPipeline."""
+    """A pipeline, or an instance, with what a message said, or a look found of its table.
+
+    Raises MessageRefused, InvalidPipeline.
+    """
+    if written.has_tables:
+        return written.expanded(name=name, message=said)
     if not written.message:
         return written.expanded()
     message = written.of_message(said)
