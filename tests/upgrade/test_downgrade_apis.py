@@ -65,6 +65,18 @@ def test_a_webhook_of_a_newer_scheme_holds_a_downgrade_up(
     assert fetch(session, "select count(*) from trunq.pace") == 0
 
 
+def test_an_older_release_does_not_take_a_pause_for_a_limit(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_pipeline", pipeline="orders", definition={"source": SOURCE, "sink": SINK})
+    ask(session, "pause_pipeline", pipeline="orders")
+    assert ask(session, "_open_run", pipeline="orders", message_id=1)["action"] == "wait"
+    assert fetch(session, "select put_off_for from trunq.pipeline") == "pause"
+    downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert fetch(session, "select put_off_for from trunq.pipeline") is None
+
+
 def back_and_forth(database: str, session: psycopg.Connection[Any], tmp_path: Path) -> None:
     downgrade.downgrade(database, older(), tmp_path / "dropped")
     assert fetch(session, "select to_regclass('trunq.pace')") is None
