@@ -20,9 +20,10 @@ def test_messages_of_runs_that_are_open_are_looked_for_all_at_once(
         for at in range(first, last + 1):
             ask(connection, "create_pipeline", pipeline=f"p{at}", definition=DEFINITION)
         connection.execute(
-            "insert into trunq.pipeline_run (pipeline_id, number, message_id, chain, slice, snapshot, begun_at)"
-            " select p.pipeline_id, 1, trunq.run_pipeline(p.name), gen_random_uuid(), '{}',"
-            " pg_current_snapshot(), trunq.clock() from trunq.pipeline p on conflict do nothing"
+            "insert into trunq.pipeline_run"
+            " (pipeline_id, number, message_id, chain, slice, snapshot, begun_at)"
+            " select p.pipeline_id, 1, trunq.run_pipeline(p.name), gen_random_uuid(),"
+            " '{}', pg_current_snapshot(), trunq.clock() from trunq.pipeline p on conflict do nothing"
         )
         connection.execute("analyze trunq.pipeline, trunq.pipeline_run")
         for _ in range(2):
