@@ -116,3 +116,18 @@ def test_a_runner_that_dies_with_a_moment_holds_nobody(
     ask(killed, "_take_pace", name=name, every=1000)
     session.execute("select pg_terminate_backend(%s, 10000)", [killed.info.backend_pid])
     assert ask(session, "_take_pace", name=name, every=0.001)["seconds"] < 1
+
+
+def test_who_pauses_a_pipeline_that_is_dropped_meanwhile_waits_and_nobody_fails(
+    session: Connection, other: Connection, pipeline: str, queue: str, meanwhile: Any, open_session: Connect
+) -> None:
+    triggered = {**DEFINITION, "trigger": {"on": "message", "queue": queue}}
+    ask(session, "create_pipeline", pipeline=pipeline, definition=triggered)
+    ask(other, "_hold_pipeline", pipeline=pipeline)
+    dropped = meanwhile(ask, session, "drop_pipeline", pipeline=pipeline)
+    wait_until_blocked(open_session(), session)
+    ask(other, "pause_pipeline", pipeline=pipeline)
+    other.commit()
+    dropped.result(120)
+    left = [row.subscription for row in call(session, "list_subscriptions", queue=queue)]
+    assert left == ["default"]

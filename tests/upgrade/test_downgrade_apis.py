@@ -65,6 +65,42 @@ def test_a_webhook_of_a_newer_scheme_holds_a_downgrade_up(
     assert fetch(session, "select count(*) from trunq.pace") == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": {"format": "table", "table": "orders", "changes": "capture"}},
+        {"sink": {**SINK, "mode": "apply", "key": ["id"]}},
+        {"sink": {**SINK, "mode": "upsert", "missing": "delete"}},
+        {"sink": {"format": "delta", "path": "/lake", "mode": "history"}},
+        {"evolve": {"partitions": "rewrite"}},
+    ],
+    ids=str,
+)
+def test_a_pipeline_that_takes_changes_in_a_newer_way_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    session = connect()
+    plain = {"source": {"format": "table", "table": "orders"}, "sink": SINK}
+    ask(session, "create_pipeline", pipeline="orders", definition={**plain, **change})
+    with pytest.raises(SchemaError, match='pipeline "orders" takes changes') as caught:
+        downgrade.downgrade(database, 48, tmp_path / "dropped")
+    assert "changes = capture, mode apply" in str(caught.value.hint)
+    ask(session, "create_pipeline", pipeline="orders", definition=plain)
+    downgrade.downgrade(database, 48, tmp_path / "dropped")
+
+
+def test_an_older_release_does_not_take_a_pause_for_a_limit(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_pipeline", pipeline="orders", definition={"source": SOURCE, "sink": SINK})
+    ask(session, "pause_pipeline", pipeline="orders")
+    assert ask(session, "_open_run", pipeline="orders", message_id=1)["action"] == "wait"
+    assert fetch(session, "select put_off_for from trunq.pipeline") == "pause"
+    downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert fetch(session, "select put_off_for from trunq.pipeline") is None
+
+
 def back_and_forth(database: str, session: psycopg.Connection[Any], tmp_path: Path) -> None:
     downgrade.downgrade(database, older(), tmp_path / "dropped")
     assert fetch(session, "select to_regclass('trunq.pace')") is None

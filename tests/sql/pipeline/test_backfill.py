@@ -182,7 +182,7 @@ def test_cancelled_a_backfill_asks_for_no_more_shares(connection: Connection) ->
     id = begun(connection, at_once=2)
     finish(connection, "p", 1)
     first = call(connection, "list_shares", pipeline="p")[1].message_id
-    opened = ask(connection, "_open_run", pipeline="p", message_id=first, backfill=True)
+    opened = ask(connection, "_open_run", pipeline="p", message_id=first, payload=YEAR, backfill=True)
     ask(
         connection, "_begin_run", pipeline="p", message_id=first, slice={}, backfill=True,
         snapshot=opened["snapshot"], done=0, hold_for="0 s",
@@ -217,7 +217,9 @@ def test_a_pipeline_that_appends_by_now_is_filled_no_further(connection: Connect
         pipeline="p",
         definition={**UPSERT, "sink": {"format": "table", "table": "b"}},
     )
-    finish(connection, "p", 1)
+    with refused("TQ031", "would be there twice"):
+        finish(connection, "p", 1)
+    finish(connection, "p", 1, "failed")
     assert asked(connection) == ["2030-01-01"]
     (row,) = call(connection, "list_backfills")
     assert row.outcome == "failed"
@@ -260,3 +262,36 @@ def test_what_there_is_not_is_refused(connection: Connection) -> None:
         call(connection, "rerun_shares", pipeline="p", share=9)
     assert connection.execute("select trunq._fail_share('p', 0, 'x')").fetchone() == (False,)
     connection.execute("select trunq.backfill_pipeline('p', %s)", (Jsonb(YEAR),))
+
+
+def test_a_share_that_was_cancelled_while_it_was_planned_begins_no_run(connection: Connection) -> None:
+    begun(connection)
+    share = call(connection, "list_shares", pipeline="p")[0]
+    asks = {"pipeline": "p", "message_id": share.message_id, "payload": share.range, "backfill": True}
+    opened = ask(connection, "_open_run", **asks)
+    assert opened["action"] == "plan"
+    assert ask(connection, "cancel_pipeline", pipeline="p", backfill=share.message_id)
+    assert ask(connection, "_begin_run", **asks, slice={}, snapshot=opened["snapshot"], done=0) is None
+    assert ask(connection, "_open_run", **asks)["run"]["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("mode", ["append", "replace", "apply"])
+def test_no_header_of_a_message_brings_a_range_that_its_sink_does_not_take(
+    connection: Connection, mode: str
+) -> None:
+    definition = {**UPSERT, "sink": {"format": "table", "table": "b", "mode": mode}}
+    ask(connection, "create_pipeline", pipeline="p", definition=definition)
+    message = ask(
+        connection, "publish", queue="pipelines", payload=YEAR, kind="p", headers={"backfill": True}
+    )
+    with refused("TQ031", 'pipeline "p"'):
+        ask(connection, "_open_run", pipeline="p", message_id=message, payload=YEAR, backfill=True)
+
+
+def test_no_header_of_a_message_sends_older_rows_to_a_sink_that_applies_changes(
+    connection: Connection,
+) -> None:
+    definition = {**UPSERT, "sink": {"format": "table", "table": "b", "mode": "apply"}}
+    ask(connection, "create_pipeline", pipeline="p", definition=definition)
+    with refused("TQ031", "applies changes"):
+        ask(connection, "_find_quarantined", pipeline="p")

@@ -331,8 +331,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select 'pipelines', null, format('share %s of backfill %s of pipeline "%s" waits for a message that is gone, or dead', s.share, s.backfill, p.name),
     format('again: trunq pipeline shares %s %s --rerun', p.name, s.backfill)
   from trunq.pipeline_share s join trunq.pipeline p on p.pipeline_id = s.pipeline_id
+    cross join (
+      select trunq._open_requests(array_agg(o.message_id)) as waiting from trunq.pipeline_share o
+      where o.outcome is null and o.message_id is not null and o.asked_at < trunq.clock() - interval '5 minutes') a
   where s.outcome is null and s.message_id is not null and s.asked_at < trunq.clock() - interval '5 minutes' and coalesce(p_queue, 'pipelines') = 'pipelines'
-    and cardinality(trunq._open_requests(array[s.message_id])) = 0
+    and s.message_id <> all (a.waiting)
   order by 3 limit 100
 $$;
 comment on function trunq._warn_backfills is 'Backfills that failed, and those whose message of a share was cancelled, purged or died.';

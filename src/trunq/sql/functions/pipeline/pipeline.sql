@@ -94,11 +94,12 @@ begin
   if found then
     perform trunq._fail('TQ031', format('pipeline "%s" runs "%s" after itself', v_before, p_pipeline), format('take it out of then of "%s" first', v_before));
   end if;
+  -- The pipeline first, and then what its trigger has, as whoever pauses it or relays for it. A look that is at it may find that its table is back.
+  v_pipeline := trunq._hold_pipeline(p_pipeline);
+  perform trunq._require_no_table(v_pipeline);
   perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
   perform trunq._leave_takers(p_pipeline, null);
   perform trunq._leave_capture(p_pipeline, null);
-  -- A look that is at it may find that its table is back.
-  perform trunq._require_no_table(trunq._hold_pipeline(p_pipeline));
   perform from trunq.pipeline p where p.parent_id = v_pipeline.pipeline_id for update;
   perform trunq._leave_source(p), trunq._note_left(p) from trunq.pipeline p where v_pipeline.pipeline_id in (p.pipeline_id, p.parent_id);
   delete from trunq.pipeline p where p.name = p_pipeline;

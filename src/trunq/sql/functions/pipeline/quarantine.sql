@@ -36,11 +36,14 @@ $$;
 comment on function trunq._read_reasons is 'The reasons of rows of a quarantine, by their ids, in the order of _read_quarantine.';
 
 create or replace function trunq._find_quarantined(p_pipeline text, p_reason text default null) returns jsonb
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select coalesce(jsonb_agg(f.quarantine_id), '[]') from (
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Whoever may publish may say in headers that rows are to come again.
+  perform trunq._check_resend(trunq._find_pipeline(p_pipeline));
+  return coalesce(jsonb_agg(f.quarantine_id), '[]') from (
     select q.quarantine_id from trunq.quarantine q join trunq.pipeline p on p.pipeline_id = q.pipeline_id
-    where p.name = p_pipeline and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) order by 1 limit 10000) f
-$$;
+    where p.name = p_pipeline and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) order by 1 limit 10000) f;
+end $$;
 comment on function trunq._find_quarantined is 'Ids of rows in a quarantine, 10,000 at most.';
 
 create or replace function trunq.list_quarantine(p_pipeline text, p_reason text default null, p_limit integer default 100, p_before bigint default null)
@@ -77,14 +80,21 @@ comment on function trunq.count_quarantine is
   'How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is counted by both. example: the newest of them, kept out at newest_at.
 Raises: TQ030.';
 
+create or replace function trunq._check_resend(p_pipeline trunq.pipeline) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_pipeline.definition #>> '{sink,mode}' = 'apply' then
+    perform trunq._fail('TQ031', format('pipeline "%s" applies changes, and a row of its quarantine may be older than that of its sink', p_pipeline.name),
+      format('change the row in the source, and it comes again; or trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline.name));
+  end if;
+  perform trunq._require_own_runs(p_pipeline);
+end $$;
+comment on function trunq._check_resend is 'Refuses (TQ031) to send rows of a quarantine again to a sink that would take older rows for newer ones, and of a pipeline whose instances have them.';
+
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if (trunq._find_pipeline(p_pipeline)).definition #>> '{sink,mode}' = 'apply' then
-    perform trunq._fail('TQ031', format('pipeline "%s" applies changes, and a row of its quarantine may be older than that of its sink', p_pipeline),
-      format('change the row in the source, and it comes again; or trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline));
-  end if;
-  perform trunq._require_own_runs(trunq._find_pipeline(p_pipeline));
+  perform trunq._check_resend(trunq._find_pipeline(p_pipeline));
   return trunq.publish('pipelines', jsonb_build_object('reason', p_reason), p_pipeline, nullif(split_part(p_pipeline, '/', 2), ''), p_headers => '{"resend": true}');
 end $$;
 comment on function trunq.resend_quarantine is

@@ -73,6 +73,10 @@ begin
       return jsonb_build_object('action', 'answer', 'run', trunq._tell_run(v_run));
     end if;
   end if;
+  if p_backfill then
+    -- Whoever may publish may say so in headers; rows that a sink would have twice, or alone, no message brings.
+    perform trunq._check_backfill(v_pipeline, p_payload);
+  end if;
   v_put_off := trunq._put_off_run(v_pipeline);
   if v_put_off is not null then
     return v_put_off;
@@ -112,6 +116,9 @@ begin
     return null;
   elsif trunq._is_full(v_pipeline, p_message_id) then
     -- A backfill and a run were planned at the same time.
+    return null;
+  elsif p_backfill and trunq._is_share_over(v_pipeline.pipeline_id, p_message_id) then
+    -- Given up, or cancelled, while it was planned.
     return null;
   end if;
   insert into trunq.pipeline_run (pipeline_id, backfill, number, message_id, payload, chain, started_by, slice, snapshot, begun_at, holder, held_until)

@@ -8,6 +8,14 @@ begin
     raise exception 'pipeline "%" has many tables, which the older release does not know', v_pipeline
       using hint = format('drop it first, with what it knows of its tables: trunq pipeline drop %s', v_pipeline);
   end if;
+  select p.name into v_pipeline from trunq.pipeline p
+  where p.definition #>> '{source,changes}' = 'capture' or p.definition->'sink' ?| '{missing,max_missing,deletes}' or p.definition #>> '{sink,mode}' = 'apply'
+    or p.definition #>> '{sink,format}' = 'delta' and p.definition #>> '{sink,mode}' = 'history' or p.definition->'evolve' ? 'partitions'
+  order by p.parent_id is not null, p.name limit 1;
+  if found then
+    raise exception 'pipeline "%" takes changes in a way that the older release does not know', v_pipeline
+      using hint = 'create it without changes = capture, mode apply, missing, max_missing, deletes, history of a Delta table and evolve.partitions, or drop it';
+  end if;
   foreach v_function in array '{"trunq.backfill_pipeline(text, jsonb, text, integer)","trunq.list_instances(text, integer)"}'::text[] loop
     if to_regprocedure(v_function) is not null then
       execute format('drop function %s', to_regprocedure(v_function));

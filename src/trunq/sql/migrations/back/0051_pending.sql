@@ -12,6 +12,8 @@ begin
     end if;
   end loop;
 end $$;
+-- It has limits alone that put a run off, and would call a pause one.
+update trunq.pipeline p set put_off_until = null, put_off_for = null where p.put_off_for = 'pause';
 drop table trunq.pipeline_left;
 alter table trunq.pipeline_attempt drop column newest_by;
 alter table trunq.pipeline drop column failures, drop column failing_since, drop column error, drop column unfit;
