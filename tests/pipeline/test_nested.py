@@ -336,3 +336,19 @@ def test_messages_have_composites_as_objects(bench: Bench) -> None:
         (None, None, None),
         ({"x": 1, "y": "a"}, [{"x": 2, "y": None}, None], "{1,2}"),
     ]
+
+
+def test_composites_and_their_arrays_of_captured_rows_become_those_of_the_table(bench: Bench) -> None:
+    bench.sql("create type pair as (n int, word text)")
+    for table in ("source", "copy"):
+        bench.sql(f"create table {table} (id int primary key, n int[], pair pair, pairs pair[], j json)")
+    bench.sql("""insert into source values (1, '{1,2}', '(1,a)', '{"(1,q)"}', '{"b":  2}')""")
+    bench.sql("insert into source values (2)")
+    copy = {"format": "table", "table": "copy", "mode": "apply"}
+    name = bench.make({"format": "table", "table": "source", "changes": "capture"}, copy)
+    bench.run(name)
+    bench.sql("""update source set n = '{3}', pair = '(2,b)', pairs = '{"(5,z)",null}' where id = 1""")
+    bench.sql("delete from source where id = 2; insert into source values (3, '{}', null, '{}')")
+    bench.run(name)
+    rows = "select id, n, pair::text, pairs::text, j from {} order by id"
+    assert bench.sql(rows.format("copy")) == bench.sql(rows.format("source"))

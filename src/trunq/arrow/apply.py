@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from trunq.arrow.statement import PART, Columns, Target
+from trunq.arrow.statement import PART, Columns, Target, cast_as
 
 _NOW = sql.SQL("statement_timestamp()")
 
@@ -99,10 +99,7 @@ class Apply:
     def _last(self) -> sql.Composed:
         """The last row of each key."""
         own = [name for name in (self.op, self.at) if name is not None]
-        casts = [
-            sql.SQL("{0}::{1} as {0}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in self.columns
-        ]
+        casts = [cast_as(name, kind) for name, kind in self.columns]
         return sql.SQL(
             '(select distinct on ({key}) * from (select {columns}, ctid as "trunq row" from {stage}'
             ' where {part} = any({parts})) d order by {key}, "trunq row" desc) c'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -84,11 +84,13 @@ share.
 
 
 def _cast(columns: Columns) -> sql.Composed:
-    return _list(
-        sql.SQL(_OF_JSON if isinstance(kind, Composed) else "{0}::{1} as {0}").format(
-            _identifier(name), sql.SQL(_doubled(kind)), sql.SQL(_doubled(_READ_AS.get(kind, kind)))
-        )
-        for name, kind in columns
+    return _list(cast_as(name, kind, _doubled) for name, kind in columns)
+
+
+def cast_as(name: str, kind: str, text: Callable[[str], str] = str) -> sql.Composed:
+    """A column of a stage as one of a type; `text`: how the statement has names and types."""
+    return sql.SQL(_OF_JSON if isinstance(kind, Composed) else "{0}::{1} as {0}").format(
+        sql.Identifier(text(name)), sql.SQL(text(kind)), sql.SQL(text(_READ_AS.get(kind, kind)))
     )
 
 
