@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from pipeline.apis import Reply, Server, serving
 from pipeline.piping import Bench
-from trunq.errors import PipelineNotFound
+from trunq.errors import InvalidPipeline, PipelineNotFound
 from trunq.pipeline.plan import Planned, plan_pipeline
 
 TABLE = {"format": "table", "table": "source"}
@@ -134,6 +134,10 @@ def test_a_right_that_is_missing_is_said_before_the_run_that_needs_it(
         assert "may not insert in moved: grant insert on moved" in why(planning(name))
         filled.sql(f"grant insert on moved to {role}")
         assert "may not use schema trunq_sink" in why(planning(name))
+        sink = {**MOVED, "dsn": dsn, "mode": "upsert", "key": ["id"], "missing": "delete"}
+        filled.make({**TABLE, "changes": "all"}, sink, name=name)
+        filled.sql(f"grant update on moved to {role}; create unique index on moved (id)")
+        assert "may not delete in moved: grant insert,update,delete on moved" in why(planning(name))
     finally:
         filled.sql(f"drop owned by {role}; drop role {role}")
 
@@ -279,6 +283,40 @@ def test_a_lake_keeps_its_partitions(filled: Bench, planning: Planning) -> None:
     assert "lake is partitioned by (word)" in why(planning(other))
     filled.sql("alter table source add born date")
     assert planning(filled.make(TABLE, lake)).added == {"born": "date32[day]"}
+
+
+def test_a_lake_that_a_run_would_write_anew_is_planned_so(filled: Bench, planning: Planning) -> None:
+    lake = {"format": "delta", "path": "lake"}
+    name = filled.make(TABLE, {**lake, "partition_by": ["word"]})
+    filled.run(name)
+    filled.make(TABLE, {**lake, "partition_by": ["id"]}, name=name, evolve={"partitions": "rewrite"})
+    filled.sql("insert into source (id, word) values (8, 'x')")
+    planned = planning(name)
+    assert not planned.refused
+    assert planned.notes == ["lake is written anew, partitioned by (id)"]
+    filled.run(name)
+    assert not planning(name).notes
+
+
+@pytest.mark.parametrize("sink", [MOVED, {"format": "delta", "path": "lake"}])
+def test_stamps_are_columns_of_the_sink(filled: Bench, planning: Planning, sink: dict[str, Any]) -> None:
+    name = filled.make(TABLE, sink, stamp=True)
+    assert list(planning(name).columns or ()) == [*COLUMNS, "_run", "_at"]
+    filled.run(name)
+    filled.sql("insert into source (id) values (8)")
+    then = planning(name)
+    assert (list(then.columns or ()), then.added) == ([*COLUMNS, "_run", "_at"], {})
+    filled.sql("alter table source rename word to _run")
+    assert 'rows have a column "_run", which stamp writes itself' in why(planning(name))
+
+
+def test_a_run_of_changes_that_is_open_is_one_of_changes(filled: Bench, planning: Planning) -> None:
+    name = filled.make({**TABLE, "changes": "capture"}, {**MOVED, "mode": "apply"})
+    filled.run(name)
+    filled.sql("update source set word = 'x'; drop table moved; create view moved as select 1 as id")
+    with pytest.raises(InvalidPipeline):
+        filled.run(name)
+    assert planning(name).reads == "what run 2, which is open, has to read: changes of source"
 
 
 def test_a_column_that_would_be_widened_is_told_and_one_that_may_not_is_refused(

@@ -298,6 +298,8 @@ def _slice_words(pipeline: Pipeline, slice: dict[str, Any], since: datetime | No
         return f"{len(slice['quarantine'])} rows of the quarantine"
     if "range" in slice:
         return f"the range {slice['range']}"
+    if "changes" in slice:
+        return f"changes of {table}"
     if "files" in slice:
         number = len(slice["files"])
         times = [datetime.fromtimestamp(at / 1e9, UTC) for *_, at in slice["files"]]

@@ -23,7 +23,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
 from trunq.pipeline.sink.lake import lake_stage
-from trunq.pipeline.sink.stamped import STAMPED
+from trunq.pipeline.sink.stamped import stamped
 from trunq.pipeline.sink.widening import widened
 
 Columns = dict[str, str]
@@ -44,13 +44,12 @@ def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
 
     Raises InvalidPipeline for what it would refuse.
     """
-    if schema is not None and pipeline.stamp:
-        schema = pa.schema([*schema, *STAMPED], schema.metadata)
     look = _LOOKS.get(pipeline.sink.format)
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
     try:
-        return look(pipeline, dsn, schema)
+        given = stamped(pipeline.name, schema) if pipeline.stamp and schema is not None else schema
+        return look(pipeline, dsn, given)
     except InvalidArgument as error:
         raise InvalidPipeline(f"pipeline {pipeline.name}: {error.message}", error.hint) from None
 
@@ -62,7 +61,7 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     kinds = None if schema is None else tables.incoming(target, schema, table_type)
     with open_lent(complete(model.dsn or dsn, f"trunq pipeline {pipeline.name}")) as connection:
         is_there = catalog.is_there(connection, target.quoted)
-        _require_rights(connection, target, is_there=is_there)
+        _require_rights(connection, target, _rights(model), is_there=is_there)
         if kinds is None:
             return Written(is_made=not is_there)
         if not is_there:
@@ -88,9 +87,15 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     return _evolved(pipeline, written, new, target.name)
 
 
-def _require_rights(connection: Connection, target: Target, *, is_there: bool) -> None:
-    """What the role of the sink has to be allowed."""
-    wanted = {"append": "insert", "replace": "insert,delete"}.get(target.mode, "insert,update")
+def _rights(model: TableSink) -> str:
+    """What the role of the sink has to be allowed on its table."""
+    if model.deletes == "hard" and (model.mode == "apply" or model.missing == "delete"):
+        return "insert,update,delete"
+    return {"append": "insert", "replace": "insert,delete"}.get(model.mode, "insert,update")
+
+
+def _require_rights(connection: Connection, target: Target, wanted: str, *, is_there: bool) -> None:
+    """Refuse a role that may not do what a run does."""
     if is_there:
         for right in wanted.split(","):
             row = connection.execute(
@@ -158,11 +163,13 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
     if list(there) == ["trunq_blank"]:
         return Written(coming, coming)
     partitions = list(table.metadata().partition_columns)
-    if model.partition_by and model.partition_by != partitions:
+    is_moved = bool(model.partition_by) and model.partition_by != partitions
+    if is_moved and pipeline.evolve.partitions == "refuse":
         raise InvalidArgument(
             f"{model.path} is partitioned by ({', '.join(partitions)}), and partition_by is"
             f" ({', '.join(model.partition_by)})",
-            "write to another path: a Delta table keeps its partitions",
+            'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to another'
+            " path",
         )
     for name, kind in coming.items():
         if there.get(name, kind) != kind:
@@ -170,6 +177,10 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
                 f'column "{name}" of {model.path} is {there[name]} and comes as {kind}', "cast the column"
             )
     written = Written({name: kind for name, kind in there.items() if name in coming})
+    if is_moved:
+        written.notes.append(
+            f"{model.path} is written anew, partitioned by ({', '.join(model.partition_by)})"
+        )
     return _evolved(
         pipeline, written, {name: kind for name, kind in coming.items() if name not in there}, model.path
     )

@@ -31,16 +31,21 @@ class Stamped:
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         """Make ready for rows of this schema with their stamps."""
-        if own := [name for name in schema.names if name.lower() in STAMPS]:
-            raise InvalidPipeline(
-                f'pipeline {run.pipeline}: rows have a column "{own[0]}", which stamp writes itself',
-                f'leave stamp out, or rename the column: columns = {{ rename = {{ {own[0]} = "..." }} }}',
-            )
-        return self._sink.begin(run, pa.schema([*schema, *STAMPED], schema.metadata))
+        return self._sink.begin(run, stamped(run.pipeline, schema))
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Stage rows with their stamps."""
         return self._sink.stage(run, part, _stamped(run, checked(batches)))
+
+
+def stamped(pipeline: str, schema: pa.Schema) -> pa.Schema:
+    """The schema of rows with their stamps. Raises InvalidPipeline where rows have such columns."""
+    if own := [name for name in schema.names if name.lower() in STAMPS]:
+        raise InvalidPipeline(
+            f'pipeline {pipeline}: rows have a column "{own[0]}", which stamp writes itself',
+            f'leave stamp out, or rename the column: columns = {{ rename = {{ {own[0]} = "..." }} }}',
+        )
+    return pa.schema([*schema, *_FIELDS], schema.metadata)
 
 
 def _stamped(run: Run, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
