@@ -457,3 +457,29 @@ def test_the_older_release_is_refused_until_the_pipeline_is_dropped(shop: Bench)
     assert "trunq pipeline drop shop" in str(refused.value)
     shop.client.drop_pipeline("shop")
     assert shop.one("select count(*) from trunq.pipeline") == 0
+
+
+def test_a_message_that_names_no_table_does_not_ask_many_tables_for_runs(shop: Bench) -> None:
+    each = {"message": {"customer": "text"}, "per": "message.customer"}
+    one = {"format": "table", "table": "orders_${message.customer}"}
+    copy = {"format": "table", "table": "copy_${message.customer}"}
+    shop.make(SOURCE, SINK, name="shop")
+    shop.make(one, copy, name="customers", **each)
+    plain = {"format": "table", "table": "copy.every"}
+    for first, given in (
+        ("customers", (one, copy)),
+        ("plain", ({**plain, "table": "shop.orders"}, plain)),
+        ("shop", (SOURCE, SINK)),
+    ):
+        more = {
+            **(each if first == "customers" else {}),
+            "then": ["customers" if first == "shop" else "shop"],
+        }
+        with pytest.raises(InvalidPipeline, match="one of them has a run for each table") as refused:
+            shop.make(*given, name=first, **more)
+        assert "a trigger of its own" in str(refused.value.hint)
+    # A pipeline without per runs after each of the tables.
+    shop.make({**plain, "table": "shop.orders"}, plain, name="after")
+    shop.make(SOURCE, SINK, name="shop", then=["after"])
+    run(shop)
+    assert shop.one("select count(*) from copy.every") == 2

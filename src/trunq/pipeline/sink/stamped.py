@@ -17,7 +17,7 @@ from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Sink, checked
 
-STAMPED: Final = [pa.field(STAMPS[0], pa.int64()), pa.field(STAMPS[1], pa.timestamp("us", "UTC"))]
+_FIELDS: Final = [pa.field(STAMPS[0], pa.int64()), pa.field(STAMPS[1], pa.timestamp("us", "UTC"))]
 
 
 class Stamped:
@@ -53,7 +53,7 @@ def _stamped(run: Run, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
     number = -run.backfill if run.backfill else run.number
     begun = datetime.fromisoformat(run.begun_at)
     for batch in batches:
-        values = zip((number, begun), STAMPED, strict=True)
+        values = zip((number, begun), _FIELDS, strict=True)
         stamps = [pa.repeat(pa.scalar(value, field.type), batch.num_rows) for value, field in values]
-        schema = pa.schema([*batch.schema, *STAMPED], batch.schema.metadata)
+        schema = pa.schema([*batch.schema, *_FIELDS], batch.schema.metadata)
         yield pa.RecordBatch.from_arrays([*batch.columns, *stamps], schema=schema)

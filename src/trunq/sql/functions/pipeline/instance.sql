@@ -82,6 +82,13 @@ begin
     perform trunq._fail('TQ031', format('pipeline "%s" has state and runs %s, which mean nothing %s', p_pipeline,
       coalesce('for each ' || (p_before->>'per'), 'of its own'), coalesce('for each ' || (p_definition->>'per'), 'without per')),
       'make a pipeline of another name, or drop this one first');
+  end if;
+  select p.name into v_other from trunq.pipeline p
+  where p.parent_id is null and (p.definition->'source' ? 'tables') <> (p_definition->'source' ? 'tables')
+    and (p_pipeline = any(p.followers) and p_definition ? 'per' or p.name = any(p_followers) and p.definition ? 'per') order by 1 limit 1;
+  if v_other is not null then
+    perform trunq._fail('TQ031', format('pipelines "%s" and "%s" run one after the other, and one of them has a run for each table: the message of the first names no run of the second',
+      p_pipeline, v_other), 'take it out of then, and give the second a trigger of its own');
   elsif p_definition ? 'per' then
     select p.name into v_other from trunq.pipeline p where p_pipeline = any(p.followers) and p.parent_id is null and not p.definition ? 'per' order by 1 limit 1;
   else
