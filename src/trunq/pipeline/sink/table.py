@@ -17,6 +17,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import catalog, mark, stage, table
+from trunq.arrow.adbc import connect
 from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
@@ -68,14 +69,16 @@ class PostgresSink:
         return fitted
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
-        import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415  # slow to import
-
         found = (for_stage(batch) for batch in checked(batches))
         first = next(found, None)
         if first is None:
             return 0
         schema, rows = tagged(chain([first], found), first.schema, PART, part)
-        with self._translating(), adbc.connect(self._dsn) as connection, connection.cursor() as cursor:
+        with (
+            self._translating(),
+            connect(self._dsn, "trunq pipeline") as connection,
+            connection.cursor() as cursor,
+        ):
             count = copy_adbc(cursor, mark.SCHEMA, _name(run), schema, rows)
             connection.commit()
         return count
