@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from calling import ask, fetch
 from conftest import Connect
+from pipeline.killing import execute_and_die
+from pipeline.piping import Bench
 from trunq import downgrade, install
 from trunq.errors import SchemaError
+from trunq.pipeline.runner import Runner
 from trunq.sql import migrations
 
 SOURCE = {"format": "http", "url": "http://shop.example/orders"}
@@ -108,6 +112,31 @@ def test_what_lakes_have_since_holds_a_downgrade_up(
     assert caught.value.hint == "create it without them"
     ask(session, "create_pipeline", pipeline="orders", definition=plain)
     downgrade.downgrade(database, 52, tmp_path / "dropped")
+
+
+@pytest.mark.parametrize("way_out", ["runner", "leave"])
+def test_what_a_dropped_pipeline_left_holds_a_downgrade_up_until_a_runner_has_removed_it(
+    database: str, connect: Connect, tmp_path: Path, way_out: str
+) -> None:
+    session = connect()
+    bench = Bench(database, session)
+    session.execute("create table source as select 1 as id")
+    name = bench.make({"format": "table", "table": "source"}, SINK, name="orders")
+    message = bench.client.run_pipeline(name)
+    assert execute_and_die(database, bench.asked(message), "written") == -signal.SIGKILL
+    bench.client.drop_pipeline(name)
+    stages = "select count(*) from pg_class where relname like 'stage\\_%'"
+    assert fetch(session, stages) == 1
+    with pytest.raises(SchemaError, match='pipeline "orders" was dropped, and its sink may') as caught:
+        downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert "trunq worker trunq.pipeline.runner:worker; to leave it there: delete" in str(caught.value.hint)
+    if way_out == "runner":
+        Runner(database, until_empty=True).run()
+        assert fetch(session, stages) == 0
+    else:
+        session.execute("delete from trunq.pipeline_left")
+    bench.close()
+    back_and_forth(database, session, tmp_path)
 
 
 def test_an_older_release_does_not_take_a_pause_for_a_limit(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ _SETTINGS: Final = {"spark.scheduler.mode": "FAIR"}
 _PATIENCE: Final = 2.0
 """Seconds for which a run waits in place while the session is being warmed."""
 _LATE: Final = 60.0
+_DYING: Final = 10.0
+"""Seconds between the end of a process' connections and its own, at the most."""
 _GROUP: Final = (
     "spark.jobGroup.id",
     "spark.job.description",
@@ -237,7 +240,10 @@ class Engine:
             # Its master may end an application whose Java process lives on, and so may the driver's own code.
             is_stopped = context._jsc is None or context._jsc.sc().isStopped()
         except Exception:
-            is_stopped = self._is_dead(context)
+            # A process that is killed closes its sockets a moment before it has exited.
+            with suppress(subprocess.TimeoutExpired):
+                context._gateway.proc.wait(_DYING)
+            return "the Java process of Spark" if self._is_dead(context) else None
         return "the application of Spark" if is_stopped else None
 
     def _is_dead(self, context: Any) -> bool:
