@@ -8,28 +8,34 @@ from pydantic import model_validator
 
 from trunq.pipeline.definition.part import Part
 
-Types = Literal["refuse", "widen"]
+Types = Literal["refuse", "widen", "quarantine"]
 
 _TEXTS: Final[dict[str, dict[str, str]]] = {
     "add": {},
     "refuse": {"columns": "refuse"},
     "ignore": {"columns": "ignore"},
     "widen": {"types": "widen"},
+    "quarantine": {"types": "quarantine"},
+    "freeze": {"tables": "refuse", "columns": "refuse"},
 }
 
 
 class Evolve(Part):
-    """A new column is added to the sink, refused, or ignored (`columns`). A column that comes with another
-    type is refused, or its type in the sink becomes one that holds both (`types`); `column` says so for
-    single ones.
+    """A table that is not there is made, or refused (`tables`). A new column is added to the sink, refused,
+    or ignored, or rows that have a value in it go to the quarantine (`columns`). A column that comes with
+    another type is refused, or its type in the sink becomes one that holds both, or the values that the
+    sink's type does not hold go to the quarantine with their rows (`types`); `column` says so for single
+    ones.
 
     `partitions`: where the sink has other partitions than `partition_by` says, that is refused, or a run
     first rewrites the whole table.
 
-    As text: `add`, `refuse` and `ignore` are about new columns, `widen` adds them and widens types.
+    As text: `add`, `refuse` and `ignore` are about new columns, `widen` and `quarantine` add them, and say
+    what becomes of types; with `freeze` nothing of the sink changes.
     """
 
-    columns: Literal["add", "refuse", "ignore"] = "add"
+    tables: Literal["add", "refuse"] = "add"
+    columns: Literal["add", "refuse", "ignore", "quarantine"] = "add"
     types: Types = "refuse"
     column: dict[str, Types] = {}
     partitions: Literal["refuse", "rewrite"] = "refuse"
@@ -47,6 +53,11 @@ class Evolve(Part):
     def widens(self) -> bool:
         """Whether the type of any column may change."""
         return "widen" in (self.types, *self.column.values())
+
+    @property
+    def sorts(self) -> bool:
+        """Whether rows may go to the quarantine for what the sink does not hold."""
+        return "quarantine" in (self.columns, self.types, *self.column.values())
 
     def of_type(self, column: str) -> Types:
         """What becomes of a column that comes with another type."""

@@ -153,6 +153,11 @@ class Pipeline(Part):
                 f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
                 " leave widen out and cast the column, or write into a table"
             )
+        if self.evolve.sorts and self.sink.format not in WITH_COLUMNS:
+            raise ValueError(
+                f"evolve keeps out what a column does not hold, and a sink of format {self.sink.format!r} has"
+                " none: leave quarantine out and write checks"
+            )
         if self.evolve.partitions == "rewrite" and self.sink.format != "delta":
             raise ValueError(
                 f"evolve rewrites partitions, and a sink of format {self.sink.format!r} has none: leave"

@@ -19,12 +19,14 @@ from trunq.arrow.value import table_type
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.pipeline import sink as sinks
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
 from trunq.pipeline.sink.lake import lake_stage
 from trunq.pipeline.sink.stamped import stamped
 from trunq.pipeline.sink.widening import widened
+from trunq.pipeline.work.fitting import fitting_of
 
 Columns = dict[str, str]
 
@@ -48,8 +50,12 @@ def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
     try:
-        given = stamped(pipeline.name, schema) if pipeline.stamp and schema is not None else schema
-        return look(pipeline, dsn, given)
+        fitting = None if schema is None else fitting_of(pipeline, schema, sinks.make(pipeline, dsn))
+        given = schema if fitting is None else fitting.schema
+        given = stamped(pipeline.name, given) if pipeline.stamp and given is not None else given
+        found = look(pipeline, dsn, given)
+        found.notes += [] if fitting is None else fitting.notes
+        return found
     except InvalidArgument as error:
         raise InvalidPipeline(f"pipeline {pipeline.name}: {error.message}", error.hint) from None
 

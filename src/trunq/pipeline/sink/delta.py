@@ -73,6 +73,13 @@ class DeltaSink:
             self._stage.sync_log(table.version(), _of(run), run.number)
         return mark
 
+    def columns(self) -> pa.Schema | None:
+        with self._stage.explaining():
+            table = self._open()
+        if table is None or is_blank(table):
+            return None
+        return pa.schema(table.schema().to_arrow())
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
         needed = [*key_of(self._pipeline, run.slice), *([self._model.newest] if self._model.newest else [])]

@@ -37,6 +37,9 @@ class ParquetSink:
             return Mark()
         return Mark(int(found[-1].name.removeprefix(begin)), int((found[-1] / "_attempt").read_text()))
 
+    def columns(self) -> pa.Schema | None:
+        return None
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         with explaining_disk(self._name, str(self._stage.root)):
             self._stage.begin(run)

@@ -49,6 +49,9 @@ class PublishedSink:
             self._publish(run, mark, names)
         return mark
 
+    def columns(self) -> pa.Schema | None:
+        return None
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         self._stage.begin(run)
         self._stage.require_swap()

@@ -32,6 +32,7 @@ from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.held import held
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.unwritable import named_by_postgres
 from trunq.pipeline.sink.widening import widen
@@ -57,6 +58,9 @@ class PostgresSink:
                 return Mark()
             row = connection.execute(mark.read(run.mark)).fetchone()
         return Mark(*row) if row else Mark()
+
+    def columns(self) -> pa.Schema | None:
+        return None
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         with self._connected() as connection:
@@ -156,6 +160,11 @@ class TableSink(PostgresSink):
         with self._connected() as connection, self._refused():
             if is_there(connection, self._target.quoted):
                 table.require_index(connection, self._target)
+
+    def columns(self) -> pa.Schema | None:
+        with self._connected() as connection:
+            is_made = is_there(connection, self._target.quoted)
+            return held(connection, self._target.quoted) if is_made else None
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         return super().stage(run, part, with_keys(self._pipeline, self._target.key, batches))
