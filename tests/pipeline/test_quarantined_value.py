@@ -215,5 +215,5 @@ def test_a_row_that_is_deleted_is_deleted_though_its_value_does_not_fit(bench: B
 
 def test_a_sink_without_columns_has_nothing_that_does_not_fit() -> None:
     sink = {"format": "queue", "queue": "orders"}
-    with pytest.raises(InvalidPipeline, match="a sink of format 'queue' has none: leave quarantine out"):
+    with pytest.raises(InvalidPipeline, match="a sink of format 'queue' has no columns: leave quarantine"):
         Pipeline("p", source=ALL, sink=sink, evolve="quarantine")

@@ -148,16 +148,8 @@ class Pipeline(Part):
             )
         if self.lookups and not (self.sql or self.transform):
             raise ValueError("lookups are for sql and transform, and there is neither")
-        if self.evolve.widens and self.sink.format != "table":
-            raise ValueError(
-                f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
-                " leave widen out and cast the column, or write into a table"
-            )
-        if self.evolve.sorts and self.sink.format not in WITH_COLUMNS:
-            raise ValueError(
-                f"evolve keeps out what a column does not hold, and a sink of format {self.sink.format!r} has"
-                " none: leave quarantine out and write checks"
-            )
+        if self.sink.format not in WITH_COLUMNS:
+            self._require_no_columns()
         if self.evolve.partitions == "rewrite" and self.sink.format != "delta":
             raise ValueError(
                 f"evolve rewrites partitions, and a sink of format {self.sink.format!r} has none: leave"
@@ -171,6 +163,19 @@ class Pipeline(Part):
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two checks have the name {twice[0]!r}")
         return self
+
+    def _require_no_columns(self) -> None:
+        """Refuse an `evolve` about columns that the sink has not."""
+        given = f"a sink of format {self.sink.format!r} has no columns"
+        if self.evolve.widens:
+            raise ValueError(f"evolve widens types, and {given}: leave widen out")
+        if self.evolve.sorts:
+            raise ValueError(
+                f"evolve keeps out what a column does not hold, and {given}: leave quarantine out and write"
+                " checks"
+            )
+        if self.evolve.tables == "refuse":
+            raise ValueError(f"evolve makes no table, and {given}: leave tables out")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -23,6 +23,7 @@ from trunq.pipeline import sink as sinks
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
+from trunq.pipeline.sink.contract import agreed, require_there
 from trunq.pipeline.sink.lake import lake_stage
 from trunq.pipeline.sink.stamped import stamped
 from trunq.pipeline.sink.widening import widened
@@ -50,7 +51,9 @@ def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
     try:
-        fitting = None if schema is None else fitting_of(pipeline, schema, sinks.make(pipeline, dsn))
+        sink = sinks.make(pipeline, dsn)
+        require_there(pipeline, sink)
+        fitting = None if schema is None else fitting_of(pipeline, schema, sink)
         given = schema if fitting is None else fitting.schema
         given = stamped(pipeline.name, given) if pipeline.stamp and given is not None else given
         found = look(pipeline, dsn, given)
@@ -177,12 +180,13 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
             'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to another'
             " path",
         )
-    for name, kind in coming.items():
-        if there.get(name, kind) != kind:
-            raise InvalidArgument(
-                f'column "{name}" of {model.path} is {there[name]} and comes as {kind}', "cast the column"
-            )
-    written = Written({name: kind for name, kind in there.items() if name in coming})
+    wanted = agreed(pipeline, model.path, pa.schema(table.schema().to_arrow()), lake)
+    becomes = {each.name: str(each.type) for each in wanted}
+    wider = {name: kind for name, kind in becomes.items() if there.get(name, kind) != kind}
+    written = Written({name: becomes.get(name, kind) for name, kind in there.items() if name in coming})
+    if wider:
+        named = ", ".join(f"{name} as {kind}" for name, kind in wider.items())
+        written.notes.append(f"{model.path} is written anew, with {named}")
     if is_moved:
         written.notes.append(
             f"{model.path} is written anew, partitioned by ({', '.join(model.partition_by)})"
@@ -208,16 +212,19 @@ def _evolved(pipeline: Pipeline, written: Written, new: Columns, target: str) ->
     return written
 
 
-def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     path = str(getattr(pipeline.sink, "path", ""))
     if not is_remote(path):
         _require_writable(path)
     lake = None if schema is None else for_lake(pa.RecordBatch.from_pylist([], schema)).schema
+    there = sinks.make(pipeline, dsn).columns()
+    if lake is not None and there is not None:
+        lake = agreed(pipeline, path, there, lake)
     columns = None if lake is None else {each.name: str(each.type) for each in lake}
     return Written(
         columns,
         is_made=not is_remote(path) and not Path(path).exists(),
-        notes=["each run writes files of its own, with its columns"],
+        notes=["each run writes files of its own"],
     )
 
 

@@ -50,6 +50,7 @@ class PublishedSink:
         return mark
 
     def columns(self) -> pa.Schema | None:
+        """Only listing all files would tell the newest run of all series: each run has its own columns."""
         return None
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:

@@ -49,6 +49,7 @@ class RenamedSink:
         return Mark(int(found[-1].removeprefix(begin)), int(attempt or b"0"))
 
     def columns(self) -> pa.Schema | None:
+        """Only listing all files would tell the newest run of all series: each run has its own columns."""
         return None
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
