@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -41,6 +42,11 @@ def _digits(kind: pa.DataType) -> tuple[int, int] | None:
     if pa.types.is_decimal(kind):
         return kind.precision, kind.scale
     return (_WHOLE[kind], 0) if kind in _WHOLE else None
+
+
+def with_names(schema: pa.Schema, renamed: Mapping[str, str]) -> pa.Schema:
+    """A schema of which some columns have other names."""
+    return pa.schema([each.with_name(renamed.get(each.name, each.name)) for each in schema], schema.metadata)
 
 
 def in_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -150,6 +150,12 @@ class Pipeline(Part):
             raise ValueError("lookups are for sql and transform, and there is neither")
         if self.sink.format not in WITH_COLUMNS:
             self._require_no_columns()
+        if self.evolve.rename and self.sink.format == "parquet":
+            old, new = next(iter(self.evolve.rename.items()))
+            raise ValueError(
+                "evolve renames columns, and files of Parquet that are there keep theirs: leave it out and"
+                f" write columns = {{ rename = {{ {new} = {old!r} }} }}, which keeps the old name"
+            )
         if self.evolve.partitions == "rewrite" and self.sink.format != "delta":
             raise ValueError(
                 f"evolve rewrites partitions, and a sink of format {self.sink.format!r} has none: leave"
@@ -176,6 +182,8 @@ class Pipeline(Part):
             )
         if self.evolve.tables == "refuse":
             raise ValueError(f"evolve makes no table, and {given}: leave tables out")
+        if self.evolve.rename:
+            raise ValueError(f"evolve renames columns, and {given}: leave rename out")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -16,6 +16,7 @@ from trunq.arrow.batch import for_lake
 from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import Target
 from trunq.arrow.value import table_type
+from trunq.arrow.wide import with_names
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
@@ -83,16 +84,18 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
         now = {name: None if name in wider else kind for name, kind in kinds.items()}
         found = tables.fit(connection, target, now, evolve="ignore")
         generated = catalog.generated(connection, target.quoted)
+        renamed = pipeline.evolve.renamed(catalog.columns(connection, target.quoted), kinds)
     new = {
         name: kind
         for name, kind in kinds.items()
-        if kind is not None and name not in found and name not in generated
+        if kind is not None and name not in {*found, *generated, *renamed.values()}
     }
     written = Written({name: column.kind for name, column in found.items()} | wider)
     written.notes += [
         f"column {name} of {target.name} becomes {kind}, and is {found[name].kind}"
         for name, kind in wider.items()
     ]
+    written.notes += [f"column {old} of {target.name} is renamed {now}" for old, now in renamed.items()]
     return _evolved(pipeline, written, new, target.name)
 
 
@@ -168,10 +171,13 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
     coming = {each.name: str(each.type) for each in lake}
     if table is None:
         return Written(coming, coming, is_made=True)
-    there = {each.name: str(each.type) for each in pa.schema(table.schema().to_arrow())}
+    found = pa.schema(table.schema().to_arrow())
+    renamed = pipeline.evolve.renamed(found.names, lake.names)
+    found = with_names(found, renamed)
+    there = {each.name: str(each.type) for each in found}
     if list(there) == ["trunq_blank"]:
         return Written(coming, coming)
-    partitions = list(table.metadata().partition_columns)
+    partitions = [renamed.get(name, name) for name in table.metadata().partition_columns]
     is_moved = bool(model.partition_by) and model.partition_by != partitions
     if is_moved and pipeline.evolve.partitions == "refuse":
         raise InvalidArgument(
@@ -180,13 +186,14 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
             'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to another'
             " path",
         )
-    wanted = agreed(pipeline, model.path, pa.schema(table.schema().to_arrow()), lake)
+    wanted = agreed(pipeline, model.path, found, lake)
     becomes = {each.name: str(each.type) for each in wanted}
     wider = {name: kind for name, kind in becomes.items() if there.get(name, kind) != kind}
     written = Written({name: becomes.get(name, kind) for name, kind in there.items() if name in coming})
     if wider:
         named = ", ".join(f"{name} as {kind}" for name, kind in wider.items())
         written.notes.append(f"{model.path} is written anew, with {named}")
+    written.notes += [f"column {old} of {model.path} is renamed {now}" for old, now in renamed.items()]
     if is_moved:
         written.notes.append(
             f"{model.path} is written anew, partitioned by ({', '.join(model.partition_by)})"

@@ -26,7 +26,7 @@ from trunq.arrow.delta import (
     write_entry,
 )
 from trunq.arrow.parquet import DataFile
-from trunq.arrow.wide import in_columns
+from trunq.arrow.wide import in_columns, with_names
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import key_of
@@ -95,7 +95,8 @@ class DeltaSink:
             again(lambda: self._make(self._fitted(lake)))
             self._stage.begin(run)
             there = pa.schema(self._there().schema().to_arrow())
-        return {field.name: str(field.type) for field in there if field.name in lake.names}
+        had = {field.name: str(field.type) for field in there if field.name in lake.names}
+        return had | self._pipeline.evolve.gone(there.names)
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         with self._stage.explaining():
@@ -270,7 +271,10 @@ class DeltaSink:
                 partition_by=partition_by or None,
             )
             table = self._there()
-        parts = list(table.metadata().partition_columns)
+        there = pa.schema(table.schema().to_arrow())
+        renamed = self._pipeline.evolve.renamed(there.names, lake.names)
+        there = with_names(there, renamed)
+        parts = [renamed.get(name, name) for name in table.metadata().partition_columns]
         becomes = partition_by or parts
         if becomes != parts and self._pipeline.evolve.partitions == "refuse":
             self._refuse(
@@ -281,15 +285,14 @@ class DeltaSink:
             )
         if self._model.mode == "replace_partitions" and not becomes:
             self._refuse(f"{path} has no partitions to be replaced", "give partition_by")
-        there = pa.schema(table.schema().to_arrow())
         wanted = agreed(self._pipeline, path, there, lake)
         wider = {
             each.name: each.type
             for each in wanted
             if each.name in there.names and there.field(each.name).type != each.type
         }
-        if becomes != parts or wider:
-            rewrite(self._stage, table, becomes, wider)
+        if becomes != parts or wider or renamed:
+            rewrite(self._stage, table, becomes, wider, renamed)
             table = self._there()
         if missing := [each for each in wanted if each.name not in there.names]:
             table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)

@@ -1,4 +1,4 @@
-"""A Delta table gets other partitions or wider types: its rows are written anew, in one entry of its log.
+"""A Delta table gets other partitions, types or names: its rows are written anew, in one entry of its log.
 
 Until that entry is there, readers and writers see the table as it was; a process that dies before leaves
 files that no entry names. It fails where any entry came first, and begins anew then: a row that came
@@ -7,7 +7,7 @@ meanwhile would else stay in a partition that is none, or be lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -20,17 +20,31 @@ from trunq.pipeline.sink.stored import StoredStage
 
 
 def rewrite(
-    stage: LakeStage | StoredStage, table: DeltaTable, partition_by: list[str], wider: dict[str, pa.DataType]
+    stage: LakeStage | StoredStage,
+    table: DeltaTable,
+    partition_by: list[str],
+    wider: Mapping[str, pa.DataType],
+    renamed: Mapping[str, str],
 ) -> None:
-    """Write the table anew, some columns in wider types.
+    """Write the table anew, some columns under other names, and then in wider types.
 
     Raises CommitFailedError where another entry came first.
     """
     before = table.version()
     found = table.to_pyarrow_dataset().scanner(batch_readahead=1, fragment_readahead=1).to_reader()
-    schema = pa.schema([each.with_type(wider.get(each.name, each.type)) for each in found.schema])
-    cast = (pa.RecordBatch.from_arrays(in_columns(each, schema).columns, schema=schema) for each in found)
-    rows = pa.RecordBatchReader.from_batches(schema, cast) if wider else found
+    names = [renamed.get(name, name) for name in found.schema.names]
+    fields = [
+        each.with_name(name).with_type(wider.get(name, each.type))
+        for each, name in zip(found.schema, names, strict=True)
+    ]
+    schema = pa.schema(fields)
+
+    def cast() -> Iterator[pa.RecordBatch]:
+        for batch in found:
+            made = in_columns(pa.RecordBatch.from_arrays(batch.columns, names), schema)
+            yield pa.RecordBatch.from_arrays(made.columns, schema=schema)
+
+    rows = pa.RecordBatchReader.from_batches(schema, cast()) if wider or renamed else found
     write_deltalake(
         table,
         rows,

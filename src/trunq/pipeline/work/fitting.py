@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunq.arrow.batch import for_lake, plain_rows_of
+from trunq.arrow.wide import with_names
 from trunq.pipeline.definition.change import OP, OWN, gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.sink import Sink
@@ -32,6 +33,9 @@ class Fitting:
 
     def __post_init__(self) -> None:
         evolve = self.pipeline.evolve
+        if self.there is not None:
+            renamed = evolve.renamed(self.there.names, self.given.names)
+            self.there = with_names(self.there, renamed)
         own = OWN if gives_changes(self.pipeline.source) else ()
         known = None if evolve.columns != "quarantine" or self.there is None else {*self.there.names, *own}
         self._new = [name for name in self.given.names if known is not None and name not in known]
