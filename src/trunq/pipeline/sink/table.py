@@ -33,9 +33,10 @@ from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.held import held
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.unwritable import named_by_postgres
-from trunq.pipeline.sink.widening import widen
+from trunq.pipeline.sink.widening import rename, widen
 
 _WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Settings under which text is cast that was read under `reader.READING`; on the others of these it does not
@@ -58,6 +59,9 @@ class PostgresSink:
                 return Mark()
             row = connection.execute(mark.read(run.mark)).fetchone()
         return Mark(*row) if row else Mark()
+
+    def columns(self) -> pa.Schema | None:
+        return None
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         with self._connected() as connection:
@@ -157,8 +161,15 @@ class TableSink(PostgresSink):
 
     def check(self) -> None:
         with self._connected() as connection, self._refused():
-            if is_there(connection, self._target.quoted):
+            # An index over a column gets its new name with it.
+            is_renamed = bool({*self._pipeline.evolve.rename.values()} & {*self._target.key})
+            if not is_renamed and is_there(connection, self._target.quoted):
                 table.require_index(connection, self._target)
+
+    def columns(self) -> pa.Schema | None:
+        with self._connected() as connection:
+            is_made = is_there(connection, self._target.quoted)
+            return held(connection, self._target.quoted) if is_made else None
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         return super().stage(run, part, with_keys(self._pipeline, self._target.key, batches))
@@ -178,6 +189,7 @@ class TableSink(PostgresSink):
             kinds = table.incoming(self._target, schema, table_type)
             if not is_there(connection, self._target.quoted):
                 table.make(connection, self._target, kinds)
+            rename(connection, self._target, kinds, self._pipeline.evolve)
             table.require_index(connection, self._target)
             widen(connection, self._target, kinds, self._pipeline.evolve)
             evolve = self._pipeline.evolve.columns
@@ -188,7 +200,7 @@ class TableSink(PostgresSink):
             (name, _read_as(kinds[name], each, each.kind if exact else each.cast))
             for name, each in found.items()
         ]
-        return {name: each.kind for name, each in found.items()}
+        return {name: each.kind for name, each in found.items()} | self._pipeline.evolve.gone(found)
 
     @contextmanager
     def _refused(self) -> Iterator[None]:
