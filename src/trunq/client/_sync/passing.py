@@ -1223,7 +1223,8 @@ class Passing(Access):
     ) -> list[BackfillShare]:
         """The shares of a backfill (of the newest one, without `backfill`), `limit` of them at most (100):
         first those that failed, then in their order. state: waiting, running, done, failed or cancelled;
-        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone.
+        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone,
+        and, of share 1 as it was first asked for, all of the backfill, which has the same id.
 
         Raises InvalidArgument, PipelineNotFound; InvalidPipeline for a backfill that there is not.
         """
