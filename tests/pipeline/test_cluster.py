@@ -31,7 +31,9 @@ pytestmark = pytest.mark.timeout(900)
 Start = Callable[..., subprocess.Popen[str]]
 
 EVERY: Final = ALL or bool(os.environ.get("TRUNQ_KILLS"))
-KINDS: Final = [kind for kind in SINKS if "replace" not in kind and kind != "delta partitions"]
+KINDS: Final = [
+    kind for kind in SINKS if not any(word in kind for word in ("replace", "partitions", "apply"))
+]
 """Those of a window, which is read in shares."""
 CHOSEN: Final = KINDS if EVERY else list(FIRST)
 LOCK: Final = 4711
