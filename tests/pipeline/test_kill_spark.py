@@ -1,9 +1,9 @@
 """With `engine = "spark"`, whatever is killed, every row arrives once: the runner, the Java process of Spark,
 the Python process of a task.
 
-A push takes a share of it: a task of a sink for each way to commit and of each source, the runner at one point
-of two of these sinks, and the Java process alone of one. TRUNQ_KILLS, or TRUNQ_TEST_ALL, takes each source and
-sink with each, and each point.
+A push takes a share of it: a task of a sink for each way to commit and of each source, the runner at one
+point of two of these sinks, and the Java process alone of one. TRUNQ_KILLS, or TRUNQ_TEST_ALL, takes each
+source and sink with each, and each point.
 """
 
 from __future__ import annotations
@@ -145,5 +145,7 @@ def test_what_is_killed_after_it_has_read_a_source_reads_it_again(
         assert bench.execute(message)["rows_out"] == NUMBER
         assert (tmp_path / "struck").exists()
         assert bench.sql("select count(*), count(distinct id) from moved") == [(NUMBER, NUMBER)]
+        # Tasks land pages where their runner would, whatever directory Spark has.
+        assert bool([*tmp_path.glob("landing/*")]) == (format == "http")
         again = bench.run(name)
         assert again["outcome"] == "nothing new" or again["rows_out"] == (NUMBER if format == "http" else 0)

@@ -188,8 +188,10 @@ class Staging:
 
 def rooted(pipeline: Pipeline) -> Pipeline:
     """A pipeline as tasks know it, which may run in another directory."""
-    path = getattr(pipeline.sink, "path", None)
-    if path is None or "://" in path:
-        return pipeline
-    sink = pipeline.sink.model_copy(update={"path": os.path.abspath(path)})
-    return pipeline.model_copy(update={"sink": sink})
+    parts: dict[str, Any] = {}
+    for part, name in (("sink", "path"), ("source", "landing")):
+        model = getattr(pipeline, part)
+        path = getattr(model, name, None)
+        if path is not None and "://" not in path:
+            parts[part] = model.model_copy(update={name: os.path.abspath(path)})
+    return pipeline.model_copy(update=parts) if parts else pipeline
