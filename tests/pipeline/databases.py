@@ -38,8 +38,11 @@ class MariaDb:
             pytest.skip("MariaDB or its driver is not installed: apt install mariadb-server libmariadb-java")
         self.root = Path(tempfile.mkdtemp(prefix="trunq-mariadb-"))
         subprocess.run(
-            ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self.root}/data"]
-            + ["--auth-root-authentication-method=normal", "--skip-test-db"],
+            [
+                "mariadb-install-db",
+                *("--no-defaults", "--user=root", f"--datadir={self.root}/data"),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
+            ],
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -50,9 +53,11 @@ class MariaDb:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [str(MARIADBD), "--no-defaults", "--user=root", f"--datadir={self.root}/data"]
-            + [f"--socket={self.root}/socket", f"--port={self.port}", "--bind-address=127.0.0.1"]
-            + ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M"],
+            [
+                *(str(MARIADBD), "--no-defaults", "--user=root", f"--datadir={self.root}/data"),
+                *(f"--socket={self.root}/socket", f"--port={self.port}", "--bind-address=127.0.0.1"),
+                *("--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M"),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -81,8 +86,10 @@ class MariaDb:
 
     def _ask(self, query: str, database: str) -> list[tuple[str, ...]]:
         told = subprocess.run(
-            ["mariadb", "--no-defaults", f"--socket={self.root}/socket", "--user=root", "--batch"]
-            + ["--skip-column-names", "--default-character-set=utf8mb4", database],
+            [
+                *("mariadb", "--no-defaults", f"--socket={self.root}/socket", "--user=root", "--batch"),
+                *("--skip-column-names", "--default-character-set=utf8mb4", database),
+            ],
             input=query,
             check=True,
             capture_output=True,

@@ -273,7 +273,17 @@ _TAKES: Final[dict[str, Callable[[str, Values], str]]] = {
     "url": _url,
     "headers": _header,
     **dict.fromkeys(
-        ("params", "body", "client_id", "client_secret", "refresh_token", "scope", "sign", "user", "password"),
+        (
+            "params",
+            "body",
+            "client_id",
+            "client_secret",
+            "refresh_token",
+            "scope",
+            "sign",
+            "user",
+            "password",
+        ),
         _text,
     ),
     "dsn": _dsn,

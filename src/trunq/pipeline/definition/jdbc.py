@@ -41,9 +41,7 @@ class InJdbc(Part):
     @field_validator("url")
     @classmethod
     def _addressed(cls, value: str) -> str:
-        if not re.match(r"jdbc:[a-z0-9]+:.", value) and not (
-            not is_expanded.get() and VARIABLE.match(value)
-        ):
+        if not re.match(r"jdbc:[a-z0-9]+:.", value) and not (not is_expanded.get() and VARIABLE.match(value)):
             raise ValueError(f"{value[:60]!r} is no URL of JDBC, as jdbc:mariadb://host:3306/shop")
         for found in _IN_URL.finditer(value):
             if not is_expanded.get() and not VARIABLE.search(found[1] or found[2]):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from trunq.arrow.catalog import split_name
 from trunq.errors import InvalidPipeline
@@ -14,9 +15,19 @@ from trunq.pipeline.jdbc.driver import Connection
 PART: Final = "trunq_part"
 """The column of a stage that says which task wrote a row."""
 
+ROW: Final = "trunq_row"
+"""That by which the last of several rows with one key is known."""
+
 MARK: Final = "trunq_mark"
 
 _QUOTES: Final = {"mariadb": "`", "mysql": "`"}
+
+
+class Column(NamedTuple):
+    """The type of a column, and the one to cast to: a cast to `varchar(5)` would cut a text in silence."""
+
+    kind: str
+    cast: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,6 @@ def parts_of(pipeline: str, table: str) -> tuple[str | None, str]:
     return (parts[0], parts[1]) if len(parts) == 2 else (None, parts[0])
 
 
-_TEXT: Final = "character varying"
 _MADE: Final[dict[str, dict[str, str]]] = {
     "postgresql": {
         "string": "text",
@@ -82,6 +92,12 @@ _MADE: Final[dict[str, dict[str, str]]] = {
     },
 }
 
+_OF_TEXT: Final = re.compile(r"numeric\(\d+,\d+\)")
+_OF_TEXT_IN_POSTGRES: Final = re.compile(
+    r"numeric(\(\d+,\d+\))?|jsonb?|uuid|interval|inet|cidr|macaddr8?|xml|time( with(out)? time zone)?"
+)
+"""Types of Postgres whose values pass as texts, and have such a type where a table is made."""
+
 _IN_KEY: Final = "varchar(255)"
 
 
@@ -93,8 +109,12 @@ class Database(Naming):
         """Which of both."""
         return self.kind == "postgresql"
 
-    def made_as(self, kind: str, *, in_key: bool = False) -> str | None:
-        """The type of a column for one of Spark's; None: there is none."""
+    def made_as(self, kind: str, was: str = "", *, in_key: bool = False) -> str | None:
+        """The type of a column for one of Spark's, which was a text of this type of Postgres; None: there is
+        none.
+        """
+        if kind == "string" and (_OF_TEXT_IN_POSTGRES if self.is_postgres else _OF_TEXT).fullmatch(was):
+            return was
         if kind.startswith("decimal"):
             return f"numeric{kind.removeprefix('decimal')}"
         if kind == "string" and in_key and not self.is_postgres:
@@ -117,23 +137,23 @@ class Database(Naming):
         )
         return [str(name) for (name,) in rows]
 
-    def columns(self, connection: Connection, table: tuple[str | None, str]) -> dict[str, str]:
-        """The columns of a table with their types, as a cast has them; {}: it is not there."""
+    def columns(self, connection: Connection, table: tuple[str | None, str]) -> dict[str, Column]:
+        """The columns of a table with their types; {}: it is not there."""
         schema, name = table
         if self.is_postgres:
             rows = connection.rows(
-                "select attname, format_type(atttypid, atttypmod) from pg_attribute where attrelid ="
-                " to_regclass(?) and attnum > 0 and not attisdropped order by attnum",
+                "select attname, format_type(atttypid, atttypmod), format_type(atttypid, -1) from pg_attribute where"
+                " attrelid = to_regclass(?) and attnum > 0 and not attisdropped order by attnum",
                 self.named(table),
             )
         else:
             rows = connection.rows(
-                "select column_name, column_type from information_schema.columns where table_name = ?"
+                "select column_name, column_type, column_type from information_schema.columns where table_name = ?"
                 f" and table_schema = {self._schema(schema)} order by ordinal_position",
                 name,
                 *([schema] if schema else []),
             )
-        return {str(column): str(kind) for column, kind in rows}
+        return {str(column): Column(str(kind), str(cast)) for column, kind, cast in rows}
 
     def lacks_transactions(self, connection: Connection, table: tuple[str | None, str]) -> str | None:
         """The engine of a table that keeps no transactions."""
@@ -183,7 +203,7 @@ class Database(Naming):
     def take(
         self,
         table: tuple[str | None, str],
-        columns: dict[str, str],
+        columns: dict[str, Column],
         stage: tuple[str | None, str],
         parts: int,
         key: Sequence[str],
@@ -192,21 +212,21 @@ class Database(Naming):
         """Rows of some parts of a stage become rows of a table."""
         names = list(columns)
         read = [
-            f"cast({self.quote(name)} as {kind})" if self.is_postgres else self.quote(name)
-            for name, kind in columns.items()
+            f"cast({self.quote(name)} as {column.cast})" if self.is_postgres else self.quote(name)
+            for name, column in columns.items()
         ]
         of = f"where {self.quote(PART)} in ({', '.join('?' * parts)})"
         into = f"insert into {self.named(table)} ({self.listed(names)})"
         if not key:
             return f"{into} select {', '.join(read)} from {self.named(stage)} {of}"
-        order = f"order by {self.quote(newest)} is null, {self.quote(newest)} desc" if newest else ""
-        if not newest and self.is_postgres:
-            order = "order by ctid desc"
+        first = f"{self.quote(newest)} is null, {self.quote(newest)} desc, " if newest else ""
+        order = f"order by {first}{self.quote(ROW)} desc"
         one = (
             f"select s.*, row_number() over (partition by {self.listed(key)} {order}) trunq_at"
             f" from {self.named(stage)} s {of}"
         )
-        return f"{into} select {', '.join(read)} from ({one}) o where trunq_at = 1 {self._upsert(table, names, key, newest)}"
+        upsert = self._upsert(table, names, key, newest)
+        return f"{into} select {', '.join(read)} from ({one}) o where trunq_at = 1 {upsert}"
 
     def _upsert(
         self, table: tuple[str | None, str], names: Sequence[str], key: Sequence[str], newest: str | None
@@ -221,7 +241,7 @@ class Database(Naming):
             when = f" where {mine} is null or excluded.{self.quote(newest)} >= {mine}" if newest else ""
             return f"{on} do update set {sets}{when}"
         if not rest:
-            first = self.quote(key[0])
+            first = f"{self.named(table)}.{self.quote(key[0])}"
             return f"on duplicate key update {first} = {first}"
         if newest is None:
             sets = ", ".join(f"{self.quote(name)} = values({self.quote(name)})" for name in rest)
@@ -230,10 +250,8 @@ class Database(Naming):
         is_newer = f"{mine} is null or values({self.quote(newest)}) >= {mine}"
         # An assignment sees those before it: the newest comes last.
         ordered = [*(name for name in rest if name != newest), newest]
-        sets = ", ".join(
-            f"{self.quote(name)} = if({is_newer}, values({self.quote(name)}), {self.named(table)}.{self.quote(name)})"
-            for name in ordered
-        )
+        quoted = [(self.quote(name), f"{self.named(table)}.{self.quote(name)}") for name in ordered]
+        sets = ", ".join(f"{name} = if({is_newer}, values({name}), {old})" for name, old in quoted)
         return f"on duplicate key update {sets}"
 
 

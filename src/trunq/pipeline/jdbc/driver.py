@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from trunq.errors import InvalidPipeline
+from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline.definition.jdbc import DRIVERS, InJdbc
 from trunq.pipeline.errors import DatabaseFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NO_TABLE: Final = ("42P01", "42S02")
 _READ_COMMITTED: Final = 2
 _MYSQL: Final = ("mariadb", "mysql")
 _UTC: Final = "time_zone='+00:00'"
@@ -190,7 +191,7 @@ class Connection:
             raise failed(self._pipeline, self._place, error.java_exception) from None
 
 
-def failed(pipeline: str, place: str, java: Any) -> DatabaseFailed:
+def failed(pipeline: str, place: str, java: Any) -> TrunqError:
     """An error of a driver as one of ours."""
     state, said = "", str(java.getMessage())
     with suppress(Exception):
@@ -198,7 +199,13 @@ def failed(pipeline: str, place: str, java: Any) -> DatabaseFailed:
     line = _BEFORE.sub("", said.strip().partition("\n")[0])
     if state[:2] == "28" or "Access denied" in line:
         return DatabaseFailed(
-            f"pipeline {pipeline}: {place} refuses the credentials: {line}", "give user, and password = '${NAME}'"
+            f"pipeline {pipeline}: {place} refuses the credentials: {line}",
+            "give user, and password = '${NAME}'",
+        )
+    if state in _NO_TABLE:
+        return InvalidPipeline(
+            f"pipeline {pipeline}: there is no table, or no right to see one, at {place}: {line}",
+            "write table = 'schema.table' as that database has it",
         )
     if state[:2] == "08":
         return DatabaseFailed(

@@ -51,7 +51,9 @@ def value_of(pipeline: str, text: str) -> Any:
                 return dt.datetime.fromisoformat(text)
         except ValueError:
             pass
-    raise InvalidPipeline(f"pipeline {pipeline}: {text!r:.60} is neither a number nor a time that a cursor can have")
+    raise InvalidPipeline(
+        f"pipeline {pipeline}: {text!r:.60} is neither a number nor a time that a cursor can have"
+    )
 
 
 def literal(database: str, kind: Kind, text: str) -> str:
@@ -78,4 +80,4 @@ def shared(least: str, most: str, at_most: int) -> list[str]:
 
 
 def _written(value: dt.datetime, length: int) -> str:
-    return str(value.date()) if length == 10 else value.replace(microsecond=0).isoformat(" ")  # noqa: PLR2004
+    return str(value.date()) if length == 10 else value.replace(microsecond=0).isoformat(" ")

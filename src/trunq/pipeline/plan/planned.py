@@ -213,6 +213,8 @@ class _Planning:
             planned.reads = "only a run tells what it reads"
             return
         self._tell(found)
+        notes = getattr(source, "notes", None)
+        planned.notes += [] if notes is None else notes()
         planned.slice = found.slice
         if found.slice is None:
             planned.reads = "nothing is new"
@@ -237,7 +239,7 @@ class _Planning:
     def _schema(self, source: Source) -> pa.Schema | None:
         """The columns of the rows that the sink is given; None: only a run tells."""
         pipeline, planned = self._pipeline, self._planned
-        if planned.slice is None and pipeline.source.format not in ("table", "queue", "history"):
+        if planned.slice is None and pipeline.source.format not in ("table", "queue", "history", "jdbc"):
             return None
         given = source.schema(planned.slice or {})
         changes = next((name for name in ("transform", "sql", "function") if getattr(pipeline, name)), None)
@@ -308,6 +310,11 @@ def _slice_words(pipeline: Pipeline, slice: dict[str, Any], since: datetime | No
         )
         files = f"{number} {'file' if number == 1 else 'files'}"
         return f"{files} of {_moment(min(times))} to {_moment(max(times))}: {named}"
+    if source.format == "jdbc":
+        what = table or "the query"
+        if "to" not in slice:
+            return f"all rows of {what}"
+        return f"rows of {what} with {getattr(source, 'cursor', '')} from {slice['from']} to {slice['to']}"
     if source.format == "table" and slice.get("lo"):
         return f"rows of {table} that were committed{after or ' since the last run'}"
     if source.format == "table":

@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from trunq.arrow.value import TYPE
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.jdbc import JdbcSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.jdbc.database import MARK, PART, database_of, parts_of
+from trunq.pipeline.jdbc.database import MARK, PART, ROW, Column, database_of, parts_of
 from trunq.pipeline.jdbc.driver import Connection, class_of, connected, properties_of, url_of
 from trunq.pipeline.sink import Mark
+from trunq.pipeline.work.schema import for_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ROW: Final = "trunq_row"
-"""The column of a stage by which the last of several rows with one key is known."""
-
 _PATIENCE: Final = 5
 """Seconds: a commit that was cut off may still be at the stage."""
+
+
+_LONG: Final = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
 
 
 class JdbcSink:
@@ -44,7 +46,7 @@ class JdbcSink:
         self._database = database_of(pipeline.sink)
         self._table = parts_of(pipeline.name, pipeline.sink.table)
         self._mark = (self._table[0], MARK)
-        self._columns: dict[str, str] = {}
+        self._columns: dict[str, Column] = {}
         """Those that are written, as the table has them."""
 
     def check(self) -> None:
@@ -74,8 +76,8 @@ class JdbcSink:
                 there = self._evolved(connection, there, new)
             self._columns = {name: there[name] for name in kinds if name in there}
             self._drop_old(connection, run)
-            self._make_stage(connection, run, kinds)
-        return dict(self._columns)
+            self._make_stage(connection, run, self._staged(schema))
+        return {name: column.kind for name, column in self._columns.items()}
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         raise AssertionError("Spark writes it")
@@ -120,20 +122,21 @@ class JdbcSink:
 
     def kinds(self, schema: pa.Schema) -> dict[str, str]:
         """The types that columns of a schema have in a table that is made. Raises InvalidPipeline."""
-        from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
-
         kinds = {}
-        for field in schema:
-            named = from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString()
-            name = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}.get(named, named)
-            kind = self._database.made_as(name, in_key=field.name in self._model.key)
+        for field, given in zip(
+            for_frame(pa.RecordBatch.from_pylist([], schema)).schema, schema, strict=True
+        ):
+            named = _spark_name(field.type)
+            was = (given.metadata or {}).get(TYPE, b"").decode()
+            in_key = field.name in self._model.key
+            kind = self._database.made_as(named, was, in_key=in_key)
             if kind is None:
                 raise InvalidPipeline(
-                    f'pipeline {self._pipeline.name}: column "{field.name}" is {named}, which format = \'jdbc\''
+                    f"pipeline {self._pipeline.name}: column \"{field.name}\" is {named}, which format = 'jdbc'"
                     " does not write",
                     f"sql = ['select ..., to_json({field.name}) as {field.name} from input'] makes it a text",
                 )
-            if field.name in (PART, _ROW):
+            if field.name in (PART, ROW):
                 raise InvalidPipeline(
                     f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of the stage is',
                     "rename it",
@@ -147,6 +150,14 @@ class JdbcSink:
             )
         return kinds
 
+    def _staged(self, schema: pa.Schema) -> dict[str, str]:
+        """The types that columns have in a stage: as Spark gives them, so that it is the table that refuses."""
+        made = {}
+        for field in for_frame(pa.RecordBatch.from_pylist([], schema)).schema:
+            named = _spark_name(field.type)
+            made[field.name] = str(self._database.made_as(named))
+        return made
+
     def foresee(self, schema: pa.Schema | None) -> tuple[dict[str, str], dict[str, str]]:
         """The columns of the table, if it is there, and those that come."""
         with self._connected() as connection:
@@ -154,16 +165,14 @@ class JdbcSink:
             coming = {} if schema is None else self.kinds(schema)
             if there:
                 self._require_fit(connection, there, list(coming) or None)
-        return there, coming
+        return {name: column.kind for name, column in there.items()}, coming
 
     def _connected(self) -> Any:
         return connected(self._pipeline.name, self._model)
 
     def _make(self, connection: Connection, kinds: dict[str, str]) -> None:
         quote, key = self._database.quote, self._model.key
-        body = [
-            f"{quote(name)} {kind}{' not null' if name in key else ''}" for name, kind in kinds.items()
-        ]
+        body = [f"{quote(name)} {kind}{' not null' if name in key else ''}" for name, kind in kinds.items()]
         if key:
             body.append(f"primary key ({self._database.listed(key)})")
         connection.execute(
@@ -171,7 +180,9 @@ class JdbcSink:
             f"{self._database.suffix}"
         )
 
-    def _evolved(self, connection: Connection, there: dict[str, str], new: dict[str, str]) -> dict[str, str]:
+    def _evolved(
+        self, connection: Connection, there: dict[str, Column], new: dict[str, str]
+    ) -> dict[str, Column]:
         evolve = self._pipeline.evolve.columns
         if evolve == "refuse":
             raise InvalidPipeline(
@@ -187,7 +198,7 @@ class JdbcSink:
         return self._database.columns(connection, self._table)
 
     def _require_fit(
-        self, connection: Connection, there: dict[str, str], written: list[str] | None = None
+        self, connection: Connection, there: dict[str, Column], written: list[str] | None = None
     ) -> None:
         """Refuse a table that does not keep transactions, or does not find rows by the key alone."""
         name, table, key = self._pipeline.name, self._model.table, self._model.key
@@ -207,7 +218,9 @@ class JdbcSink:
                 f"create unique index on it: create unique index {table.split('.')[-1]}_key on {table}"
                 f" ({', '.join(key)})",
             )
-        others = [each for each in unique if sorted(each) != sorted(key) and set(each) <= set(written or there)]
+        others = [
+            each for each in unique if sorted(each) != sorted(key) and set(each) <= set(written or there)
+        ]
         if others and not self._database.is_postgres and written is not None:
             raise InvalidPipeline(
                 f"pipeline {name}: {table} has another unique index, over ({', '.join(others[0])}), by which its"
@@ -218,15 +231,11 @@ class JdbcSink:
     def _make_stage(self, connection: Connection, run: Run, kinds: dict[str, str]) -> None:
         database = self._database
         postgres = database.is_postgres
-        # Of a key that is a text, too: it is cut, or refused, where it is taken.
-        columns = [
-            f"{database.quote(name)} {'longtext' if kind.startswith('varchar') else kind}"
-            for name, kind in kinds.items()
-        ]
+        columns = [f"{database.quote(name)} {kind}" for name, kind in kinds.items()]
         row = "bigint generated always as identity" if postgres else "bigint auto_increment primary key"
         connection.execute(
             f"create {'unlogged ' if postgres else ''}table {database.named(self._stage(run))}"
-            f" ({', '.join(columns)}, {database.quote(PART)} varchar(36) not null, {database.quote(_ROW)} {row})"
+            f" ({', '.join(columns)}, {database.quote(PART)} varchar(36) not null, {database.quote(ROW)} {row})"
             f"{database.suffix}"
         )
 
@@ -249,7 +258,12 @@ class JdbcSink:
 
     def _take(self, connection: Connection, run: Run, parts: list[str]) -> None:
         statement = self._database.take(
-            self._table, self._columns, self._stage(run), len(parts), self._model.key, self._model.newest
+            self._table,
+            self._columns,
+            self._stage(run),
+            len(parts),
+            self._model.key,
+            self._model.newest,
         )
         connection.execute(statement, *parts)
 
@@ -287,6 +301,14 @@ class JdbcSink:
 
     def _stage(self, run: Run) -> tuple[str | None, str]:
         return self._table[0], f"{_prefix(run)}{run.number}_{run.attempt}"
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    """What Spark calls a type."""
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
+
+    named = from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString()
+    return _LONG.get(named, named)
 
 
 def _prefix(run: Run) -> str:

@@ -1,9 +1,10 @@
-"""A table, or a query, of a database that Spark reads by JDBC: all of it each time, or what is behind a cursor.
+"""A table, or a query, of a database that Spark reads by JDBC: all of it each time, or what is behind a
+cursor.
 
 No snapshot says what is new there. A cursor column does, as far as it can: a slice goes from its largest value
 in the last run to the largest one now. A row that is committed later with a smaller value is in no slice;
-with `lag` each slice begins so much earlier. Tasks read their shares over connections of their own, one after
-the other: what is written meanwhile is in some of them.
+with `lag` each slice begins so much earlier. Tasks read their shares over connections of their own: what is
+written meanwhile is in some of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -43,9 +45,8 @@ _FETCH: Final = "10000"
 _LIMITED: Final = ("postgresql", "mariadb", "mysql")
 
 _ROWS: Final = {
-    "postgresql": "select reltuples::bigint::text from pg_class where oid = to_regclass(?) and reltuples >= 0",
-    "mysql": "select table_rows from information_schema.tables where table_schema = coalesce(?, database())"
-    " and table_name = ?",
+    "postgresql": "select reltuples::bigint from pg_class where oid = to_regclass(?) and reltuples >= 0",
+    "mysql": "select table_rows from information_schema.tables where table_schema = ? and table_name = ?",
 }
 
 _warned: Final[set[tuple[str, str]]] = set()
@@ -96,13 +97,15 @@ class JdbcSource(Source):
             found = self._costs(connection)
         if self._model.lag is None:
             found.append(
-                f"what is committed after a run with a {self._model.cursor} that is not larger than all that run"
-                " has seen is never read: lag, with mode = 'upsert', reads it"
+                f"what is committed after a run, with a {self._model.cursor} that is not larger than all which"
+                " that run has seen, is never read: lag, with mode = 'upsert', reads it"
             )
         return found
 
     def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
-        if set(range) != {"column", "from", "to"} or not all(isinstance(each, str) for each in range.values()):
+        if set(range) != {"column", "from", "to"} or not all(
+            isinstance(each, str) for each in range.values()
+        ):
             raise InvalidPipeline(
                 f"pipeline {self._pipeline}: a range of format = 'jdbc' has column, from and to (which is not"
                 " in it), as text",
@@ -122,7 +125,7 @@ class JdbcSource(Source):
             self._schema = sink_schema(self._pipeline, self.frame(running_session(), {}, 1).schema)
         return self._schema
 
-    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         raise AssertionError("Spark reads it")
 
     def frame(self, session: SparkSession, slice: dict[str, Any], at_most: int) -> DataFrame:
@@ -141,7 +144,7 @@ class JdbcSource(Source):
         )
 
     def _shares(self, slice: dict[str, Any], at_most: int) -> list[str]:
-        if "share_by" not in slice or at_most < 2:  # noqa: PLR2004
+        if "share_by" not in slice or at_most < 2:
             return [""]
         name, kind = self._naming.quote(slice["share_by"]), Kind(slice["kind"])
         marks = [
@@ -149,9 +152,7 @@ class JdbcSource(Source):
         ]
         if not marks:
             return [""]
-        inner = [
-            f"{name} >= {low} and {name} < {high}" for low, high in zip(marks, marks[1:], strict=False)
-        ]
+        inner = [f"{name} >= {low} and {name} < {high}" for low, high in pairwise(marks)]
         # Of rows without a value, the first share.
         return [f"({name} < {marks[0]} or {name} is null)", *inner, f"{name} >= {marks[-1]}"]
 
@@ -172,11 +173,12 @@ class JdbcSource(Source):
     def _literal(self, text: str) -> str:
         """A value of a slice as SQL: it is a number or a time."""
         value = value_of(self._pipeline, text)
-        kind = Kind.NUMBER if isinstance(value, Decimal) else Kind.DAY if len(text) == 10 else Kind.TIME  # noqa: PLR2004
+        kind = Kind.NUMBER if isinstance(value, Decimal) else Kind.DAY if len(text) == 10 else Kind.TIME
         return literal(self._model.kind, kind, text)
 
     def _plan_cursor(self, connection: Connection, cursor: str, state: State) -> Plan:
         kind = self._kind(connection, cursor)
+        self._require_lag(kind)
         name, query = self._naming.quote(cursor), f"from ({self._query}) trunq_q"
         limit = " limit 1" if self._model.kind in _LIMITED else ""
         what = "1" if limit else "count(*)"
@@ -207,21 +209,22 @@ class JdbcSource(Source):
         )
         return Plan({**slice, **bounds}, {"cursor": most})
 
-    def _earlier(self, text: str, kind: Kind) -> str:
-        lag, value = self._model.lag, value_of(self._pipeline, text)
-        if isinstance(lag, dt.timedelta) == (kind is Kind.NUMBER):
+    def _require_lag(self, kind: Kind) -> None:
+        lag, is_number = self._model.lag, kind is Kind.NUMBER
+        if lag is not None and isinstance(lag, dt.timedelta) == is_number:
+            given, there = ("a length of time", "numbers") if is_number else ("a number", "times")
             raise InvalidPipeline(
-                f"pipeline {self._pipeline}: lag is {'a length of time' if kind is Kind.NUMBER else 'a number'},"
-                f" and {self._model.cursor} is a column of {'numbers' if kind is Kind.NUMBER else 'times'}",
+                f"pipeline {self._pipeline}: lag is {given}, and {self._model.cursor} is a column of {there}",
                 "write the lag as the column has it: lag = 1000, or lag = '1 hour'",
             )
+
+    def _earlier(self, text: str, kind: Kind) -> str:
+        lag, value = self._model.lag, value_of(self._pipeline, text)
         if isinstance(value, Decimal):
             return str(value - Decimal(str(lag)))
         assert isinstance(lag, dt.timedelta)
-        if kind is Kind.DAY:
-            # A day that has begun is one.
-            return str((value - lag).date())
-        return (value - lag).isoformat(" ")
+        # A day that has begun is one.
+        return str((value - lag).date() if kind is Kind.DAY else value - lag)
 
     def _kind(self, connection: Connection, column: str) -> Kind:
         kinds = dict(connection.kinds(self._query))
@@ -282,7 +285,9 @@ class JdbcSource(Source):
             found = connection.one(_ROWS["postgresql"], self._naming.named(self._table))
         else:
             schema, table = self._table
-            query = _ROWS["mysql"]
+            query = _ROWS["mysql"] if schema else _ROWS["mysql"].replace("= ?", "= database()", 1)
             given = (schema, table) if schema else (table,)
-            found = connection.one(query if schema else query.replace("coalesce(?, database())", "database()"), *given)
+            found = connection.one(
+                query if schema else query.replace("coalesce(?, database())", "database()"), *given
+            )
         return None if found is None else int(found)

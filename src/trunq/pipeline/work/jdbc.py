@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -15,11 +15,11 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 
 from trunq.arrow.batch import like
-from trunq.pipeline.control import Control, Run
+from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import DatabaseFailed
-from trunq.pipeline.figures import Figures, timed, timed_each
+from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.jdbc.database import PART
 from trunq.pipeline.jdbc.driver import place_of, said_by
 from trunq.pipeline.redact import redacted
@@ -126,9 +126,7 @@ class Marking(Stager):
             for batch in with_keys(self.pipeline, key, written):
                 rows += batch.num_rows
                 part = pa.repeat(pa.scalar(refusal.part), batch.num_rows)
-                marked = pa.RecordBatch.from_arrays(
-                    [*batch.columns, part], names=[*batch.schema.names, PART]
-                )
+                marked = pa.RecordBatch.from_arrays([*batch.columns, part], names=[*batch.schema.names, PART])
                 begun = monotonic()
                 yield like(marked, self.out)
                 figures.wrote(monotonic() - begun)
