@@ -93,8 +93,8 @@ class InJdbc(Part):
 
 
 class JdbcSource(InJdbc):
-    """A table of another database, or a `query`: all of it each time, or with `cursor` what has a larger value
-    in this column than the last run has seen.
+    """A table of another database, or a `query`: all of it each time, or with `cursor` what has a larger
+    value in this column than the last run has seen.
 
     What is committed later with a smaller value, a cursor never finds: with `lag` (a length of time, or a
     number where the column has numbers) each run reads again from that much before, into a sink that finds
@@ -126,6 +126,14 @@ class JdbcSource(InJdbc):
     def changes(self) -> Literal["all", "cursor"]:
         """Whether a run reads all rows, or those behind a cursor."""
         return "all" if self.cursor is None else "cursor"
+
+    def words(self, slice: dict[str, Any]) -> str:
+        """What a slice has."""
+        what = self.table or "the query"
+        if "to" not in slice:
+            return f"all rows of {what}"
+        since = "" if slice["from"] is None else f" from {slice['from']}"
+        return f"rows of {what} with {self.cursor}{since} up to {slice['to']}"
 
 
 class JdbcSink(InJdbc):
@@ -175,8 +183,8 @@ def require_jdbc(pipeline: Any) -> None:
     if isinstance(source, JdbcSource) and source.cursor is not None:
         if mode in ("replace", "replace_partitions"):
             raise ValueError(
-                f"a run brings what is behind the cursor alone, and mode = '{mode}' would drop the rest: leave"
-                " cursor out, or write mode = 'upsert' in sink"
+                f"a run brings what is behind the cursor alone, and mode = '{mode}' would drop the rest:"
+                " leave cursor out, or write mode = 'upsert' in sink"
             )
         if source.lag is not None and mode not in _KEYED:
             raise ValueError(

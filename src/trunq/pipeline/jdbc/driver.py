@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline.definition.jdbc import DRIVERS, InJdbc
@@ -21,7 +22,7 @@ _READ_COMMITTED: Final = 2
 _MYSQL: Final = ("mariadb", "mysql")
 _UTC: Final = "time_zone='+00:00'"
 
-_BEFORE: Final = re.compile(r"^(\(conn=\d+\)|ERROR:|FATAL:)\s*")
+_BEFORE: Final = re.compile(r"\(conn=\d+\)\s*|^(ERROR|FATAL): +")
 
 _SAID: Final = re.compile(
     r"(?:java\.sql|org\.postgresql|org\.mariadb|com\.mysql)[\w.$]*(?:Exception|Error): ([^\n]+)"
@@ -73,10 +74,16 @@ def class_of(place: InJdbc) -> str:
     return place.driver or DRIVERS[place.kind]
 
 
-def said_by(error: BaseException) -> str | None:
-    """What a database said, somewhere in an error of Spark; None: it said nothing."""
-    found = _SAID.findall(str(error))
-    return _BEFORE.sub("", found[-1].strip()) if found else None
+@contextmanager
+def telling(pipeline: str, place: str) -> Iterator[None]:
+    """Raises what a database said, somewhere in an error of Spark, as DatabaseFailed."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        if not (found := _SAID.findall(str(error))):
+            raise
+        said = _BEFORE.sub("", found[-1].strip())
+        raise DatabaseFailed(f"pipeline {pipeline}: {place} says: {said}") from None
 
 
 class Connection:
@@ -107,13 +114,11 @@ class Connection:
 
     def kinds(self, query: str) -> list[tuple[str, int]]:
         """The columns of a query, with their types by the numbers of java.sql.Types."""
-        with self._prepared(f"select * from ({query}) trunq_q where 1 = 0", ()) as statement:
-            with self._translating():
-                told = statement.executeQuery().getMetaData()
-                return [
-                    (told.getColumnLabel(at), int(told.getColumnType(at)))
-                    for at in range(1, told.getColumnCount() + 1)
-                ]
+        nothing = f"select * from ({query}) trunq_q where 1 = 0"
+        with self._prepared(nothing, ()) as statement, self._translating():
+            told = statement.executeQuery().getMetaData()
+            columns = range(1, told.getColumnCount() + 1)
+            return [(told.getColumnLabel(at), int(told.getColumnType(at))) for at in columns]
 
     def primary_key(self, table: tuple[str | None, str]) -> list[str]:
         """The columns of a table's primary key, in their order."""
@@ -251,9 +256,10 @@ def no_driver(pipeline: str, place: InJdbc, error: Py4JJavaError) -> InvalidPipe
     """That a class is not among the jars."""
     kind = error.java_exception.getClass().getSimpleName()
     why = "is in no jar of spark.jars" if kind == "ClassNotFoundException" else f"cannot be loaded: {kind}"
+    jar = _JARS.get(place.kind, "driver.jar")
     return InvalidPipeline(
         f"pipeline {pipeline}: the driver of {place_of(place)}, {class_of(place)}, {why}",
-        f"name its jar in trunq.toml where the pipeline runs: [spark] jars = ['{_JARS.get(place.kind, 'driver.jar')}']",
+        f"name its jar in trunq.toml where the pipeline runs: [spark] jars = ['{jar}']",
     )
 
 

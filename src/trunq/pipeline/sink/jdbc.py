@@ -79,7 +79,7 @@ class JdbcSink:
             self._make_stage(connection, run, self._staged(schema))
         return {name: column.kind for name, column in self._columns.items()}
 
-    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:  # noqa: ARG002
         raise AssertionError("Spark writes it")
 
     def write(self, run: Run, frame: DataFrame) -> None:
@@ -132,13 +132,13 @@ class JdbcSink:
             kind = self._database.made_as(named, was, in_key=in_key)
             if kind is None:
                 raise InvalidPipeline(
-                    f"pipeline {self._pipeline.name}: column \"{field.name}\" is {named}, which format = 'jdbc'"
-                    " does not write",
+                    f'pipeline {self._pipeline.name}: column "{field.name}" is {named}, which format ='
+                    " 'jdbc' does not write",
                     f"sql = ['select ..., to_json({field.name}) as {field.name} from input'] makes it a text",
                 )
             if field.name in (PART, ROW):
                 raise InvalidPipeline(
-                    f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of the stage is',
+                    f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of a stage is',
                     "rename it",
                 )
             kinds[field.name] = kind
@@ -151,7 +151,7 @@ class JdbcSink:
         return kinds
 
     def _staged(self, schema: pa.Schema) -> dict[str, str]:
-        """The types that columns have in a stage: as Spark gives them, so that it is the table that refuses."""
+        """The types that columns have in a stage: as Spark gives them; it is the table that refuses."""
         made = {}
         for field in for_frame(pa.RecordBatch.from_pylist([], schema)).schema:
             named = _spark_name(field.type)
@@ -183,18 +183,17 @@ class JdbcSink:
     def _evolved(
         self, connection: Connection, there: dict[str, Column], new: dict[str, str]
     ) -> dict[str, Column]:
-        evolve = self._pipeline.evolve.columns
+        evolve, table = self._pipeline.evolve.columns, self._model.table
         if evolve == "refuse":
             raise InvalidPipeline(
-                f'pipeline {self._pipeline.name}: column "{next(iter(new))}" is new: {self._model.table} has none',
+                f'pipeline {self._pipeline.name}: column "{next(iter(new))}" is new: {table} has none',
                 'evolve = "add" adds it',
             )
         if evolve == "ignore":
             return there
         for name, kind in new.items():
-            connection.execute(
-                f"alter table {self._database.named(self._table)} add column {self._database.quote(name)} {kind}"
-            )
+            added = f"{self._database.quote(name)} {kind}"
+            connection.execute(f"alter table {self._database.named(self._table)} add column {added}")
         return self._database.columns(connection, self._table)
 
     def _require_fit(
@@ -223,8 +222,8 @@ class JdbcSink:
         ]
         if others and not self._database.is_postgres and written is not None:
             raise InvalidPipeline(
-                f"pipeline {name}: {table} has another unique index, over ({', '.join(others[0])}), by which its"
-                " database would find rows to change as well",
+                f"pipeline {name}: {table} has another unique index, over ({', '.join(others[0])}), by which"
+                " its database would find rows to change as well",
                 "drop it, or take it as key",
             )
 
@@ -235,7 +234,8 @@ class JdbcSink:
         row = "bigint generated always as identity" if postgres else "bigint auto_increment primary key"
         connection.execute(
             f"create {'unlogged ' if postgres else ''}table {database.named(self._stage(run))}"
-            f" ({', '.join(columns)}, {database.quote(PART)} varchar(36) not null, {database.quote(ROW)} {row})"
+            f" ({', '.join(columns)}, {database.quote(PART)} varchar(36) not null,"
+            f" {database.quote(ROW)} {row})"
             f"{database.suffix}"
         )
 
@@ -269,7 +269,8 @@ class JdbcSink:
 
     def _set_mark(self, connection: Connection, run: Run) -> None:
         connection.execute(
-            f"update {self._database.named(self._mark)} set pipeline = ?, number = ?, attempt = ? where name = ?",
+            f"update {self._database.named(self._mark)} set pipeline = ?, number = ?, attempt = ?"
+            " where name = ?",
             run.pipeline,
             run.number,
             run.attempt,

@@ -1,8 +1,8 @@
 """A table, or a query, of a database that Spark reads by JDBC: all of it each time, or what is behind a
 cursor.
 
-No snapshot says what is new there. A cursor column does, as far as it can: a slice goes from its largest value
-in the last run to the largest one now. A row that is committed later with a smaller value is in no slice;
+No snapshot says what is new there. A cursor column does, as far as it can: a slice goes from its largest
+value in the last run to the largest one now. A row that is committed later with a smaller value is in no slice;
 with `lag` each slice begins so much earlier. Tasks read their shares over connections of their own: what is
 written meanwhile is in some of them.
 """
@@ -27,8 +27,10 @@ from trunq.pipeline.jdbc.driver import (
     Connection,
     class_of,
     connected,
+    place_of,
     properties_of,
     running_session,
+    telling,
     url_of,
 )
 from trunq.pipeline.jdbc.span import Kind, kind_of, literal, shared, value_of
@@ -97,8 +99,8 @@ class JdbcSource(Source):
             found = self._costs(connection)
         if self._model.lag is None:
             found.append(
-                f"what is committed after a run, with a {self._model.cursor} that is not larger than all which"
-                " that run has seen, is never read: lag, with mode = 'upsert', reads it"
+                f"what is committed after a run, with a {self._model.cursor} that is not larger than all"
+                " which that run has seen, is never read: lag, with mode = 'upsert', reads it"
             )
         return found
 
@@ -122,7 +124,12 @@ class JdbcSource(Source):
         if self._schema is None:
             from trunq.pipeline.work.schema import sink_schema  # noqa: PLC0415  # needs pyspark
 
-            self._schema = sink_schema(self._pipeline, self.frame(running_session(), {}, 1).schema)
+            with connected(self._pipeline, self._model) as connection:
+                # Asked by Spark alone, a table that is not there would be told in words of Spark.
+                connection.kinds(self._query)
+            with telling(self._pipeline, place_of(self._model)):
+                frame = self.frame(running_session(), {}, 1)
+            self._schema = sink_schema(self._pipeline, frame.schema)
         return self._schema
 
     def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
@@ -273,8 +280,8 @@ class JdbcSource(Source):
         many = "all its rows" if rows is None else f"all its rows, about {rows:,},"
         name = self._model.table
         return [
-            f"no index of {name} begins with {cursor}: each run reads {many} to find the new ones; create index"
-            f" on {name} ({cursor}) where that is much"
+            f"no index of {name} begins with {cursor}: each run reads {many} to find the new ones; create"
+            f" index on {name} ({cursor}) where that is much"
         ]
 
     def _rows(self, connection: Connection) -> int | None:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
-from pyspark.errors import PySparkException
 
 from trunq.arrow.batch import like
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import DatabaseFailed
 from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.jdbc.database import PART
-from trunq.pipeline.jdbc.driver import place_of, said_by
+from trunq.pipeline.jdbc.driver import place_of, telling
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.sink import Staged
 from trunq.pipeline.sink.jdbc import JdbcSink
@@ -197,15 +194,9 @@ class JdbcStaging(Staging):
             reads = [Read(each["rows_in"], each["bytes_in"], 0, "", each["read"]) for each in results]
         return Staging._staged(self, results, reads)
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Raises what a database said, in Spark's tasks or before them, as an error of its own."""
-        try:
-            yield
-        except (Py4JJavaError, PySparkException) as error:
-            if (said := said_by(error)) is None:
-                raise
-            raise DatabaseFailed(f"pipeline {self.pipeline.name}: {self._places()} says: {said}") from None
+    def _telling(self) -> AbstractContextManager[None]:
+        """Says what a database said in Spark's tasks, or before them."""
+        return telling(self.pipeline.name, self._places())
 
     def _places(self) -> str:
         places = [each for each in (self.pipeline.source, self.pipeline.sink) if each.format == "jdbc"]
