@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.databases import KINDS, PASSWORD, Other, opened
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.errors import DatabaseFailed
+from trunq.pipeline import Pipeline
+from trunq.pipeline import sink as sinks
+from trunq.pipeline.control import Run
+from trunq.pipeline.definition.part import is_expanded
+from trunq.pipeline.errors import DatabaseFailed, StageLost
 from trunq.pipeline.plan import plan_pipeline
+from trunq.pipeline.sink import Mark
 
 pytestmark = pytest.mark.usefixtures("spark", "_jdbc")
 
@@ -66,6 +73,15 @@ def test_a_whole_table_arrives_in_shares(bench: Bench, other: Other) -> None:
         "1",
         "3000",
     )
+
+
+def test_an_upsert_of_a_whole_table_loses_what_is_missing(bench: Bench, other: Other) -> None:
+    orders(other, 20)
+    name = bench.make({**other.place, "table": "orders"}, {**UPSERTED, "missing": "delete"})
+    bench.run(name)
+    other.sql("delete from orders where id > 15")
+    bench.run(name)
+    assert bench.sql("select count(*), max(id) from moved") == [(15, 15)]
 
 
 def test_a_cursor_brings_each_row_once(bench: Bench, other: Other) -> None:
@@ -292,3 +308,46 @@ def test_what_a_sink_cannot_take_is_said(bench: Bench, other: Other) -> None:
         bench.sql("drop table source; create table source as select 1 as id, 'w' as word")
         name = bench.make(SOURCE, {**sink, "table": "twice"})
         assert "twice has another unique index, over (word)" in refused(bench, name)
+
+
+SCHEMA = pa.schema([pa.field("id", pa.int64())])
+
+
+def staged(sink: Any, other: Other, attempt: int, number: int = 1) -> Run:
+    """An attempt at a run that has staged two rows of the part `a`, and one of another."""
+    run = Run("moved", "identity", number, number, 0, {}, attempt=attempt)
+    sink.begin(run, SCHEMA)
+    (stage,) = [each for each in other.tables() if each.endswith(f"_{number}_{attempt}")]
+    other.sql(f"insert into {stage} (id, trunq_part) values (1, 'a'), (2, 'a'), (3, 'b')")
+    return run
+
+
+def test_of_two_attempts_at_the_same_time_one_is_taken(other: Other) -> None:
+    token = is_expanded.set(True)
+    try:
+        sink_model = {**other.place, "password": PASSWORD, "table": "moved"}
+        pipeline = Pipeline("moved", source=SOURCE, sink=sink_model)
+    finally:
+        is_expanded.reset(token)
+    attempts = []
+    for attempt in (11, 12):
+        sink = sinks.make(pipeline, "")
+        attempts.append((sink, staged(sink, other, attempt)))
+    with ThreadPoolExecutor(2) as threads:
+        taken = list(threads.map(lambda each: each[0].commit(each[1], ["a"], 2), attempts))
+    assert sorted(taken) == [False, True]
+    sink, run = attempts[taken.index(True)]
+    assert sink.applied(run) == Mark(1, run.attempt)
+    # What no part that is named wrote, as a task that was killed has, is not taken.
+    assert other.sql("select id from moved order by id") == [("1",), ("2",)]
+    lacking = staged(sink, other, 13, 2)
+    with pytest.raises(StageLost, match="3 rows of run 2 of pipeline moved were staged, and 2 are there"):
+        sink.commit(lacking, ["a"], 3)
+    assert sink.applied(run) == Mark(1, run.attempt)
+    assert other.one("select count(*) from moved") == "2"
+    # It was cancelled.
+    lacking.attempt = 0
+    assert sink.commit(lacking, [], 0)
+    assert sink.applied(run) == Mark(2, 0)
+    assert sink.clear(Run("moved", "identity", 3, 3, 0, {}))
+    assert other.tables() == ["moved", "trunq_mark"]

@@ -142,14 +142,15 @@ class Database(Naming):
         schema, name = table
         if self.is_postgres:
             rows = connection.rows(
-                "select attname, format_type(atttypid, atttypmod), format_type(atttypid, -1) from pg_attribute"
-                " where attrelid = to_regclass(?) and attnum > 0 and not attisdropped order by attnum",
+                "select attname, format_type(atttypid, atttypmod), format_type(atttypid, -1) from"
+                " pg_attribute where attrelid = to_regclass(?) and attnum > 0 and not attisdropped"
+                " order by attnum",
                 self.named(table),
             )
         else:
             rows = connection.rows(
-                "select column_name, column_type, column_type from information_schema.columns where table_name ="
-                f" ? and table_schema = {self._schema(schema)} order by ordinal_position",
+                "select column_name, column_type, column_type from information_schema.columns where"
+                f" table_name = ? and table_schema = {self._schema(schema)} order by ordinal_position",
                 name,
                 *([schema] if schema else []),
             )

@@ -20,7 +20,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.jdbc import JdbcSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import StageLost
+from trunq.pipeline.errors import DatabaseFailed, StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.jdbc.database import MARK, PART, ROW, Column, database_of, parts_of
 from trunq.pipeline.jdbc.driver import Connection, class_of, connected, properties_of, url_of
@@ -66,7 +66,7 @@ class JdbcSink:
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         kinds = self.kinds(schema)
         with self._connected() as connection:
-            connection.execute(self._database.make_mark(self._mark))
+            self._make_marks(connection)
             there = self._database.columns(connection, self._table)
             if not there:
                 self._make(connection, kinds)
@@ -96,7 +96,7 @@ class JdbcSink:
         database = self._database
         with self._connected() as connection:
             # A cancelled run has made nothing ready.
-            connection.execute(database.make_mark(self._mark))
+            self._make_marks(connection)
             connection.execute(database.hold_mark(self._mark), run.mark, run.pipeline)
             if (strict := database.strict()) is not None:
                 connection.execute(strict)
@@ -138,7 +138,8 @@ class JdbcSink:
                 )
             if field.name in (PART, ROW):
                 raise InvalidPipeline(
-                    f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of a stage is',
+                    f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of the'
+                    " stage is",
                     "rename it",
                 )
             kinds[field.name] = kind
@@ -169,6 +170,17 @@ class JdbcSink:
 
     def _connected(self) -> Any:
         return connected(self._pipeline.name, self._model)
+
+    def _make_marks(self, connection: Connection) -> None:
+        """The table of marks is there afterwards: a role that may not make it may use one that was made."""
+        if self._database.columns(connection, self._mark):
+            return
+        try:
+            connection.execute(self._database.make_mark(self._mark))
+        except DatabaseFailed:
+            # Two who make a table at the same time may fail both but one.
+            if not self._database.columns(connection, self._mark):
+                raise
 
     def _make(self, connection: Connection, kinds: dict[str, str]) -> None:
         quote, key = self._database.quote, self._model.key
@@ -288,8 +300,6 @@ class JdbcSink:
         return self._drop(connection, old)
 
     def _drop(self, connection: Connection, names: list[str]) -> bool:
-        from trunq.pipeline.errors import DatabaseFailed  # noqa: PLC0415
-
         if not names:
             return True
         connection.execute(self._database.patience(1))

@@ -2,9 +2,9 @@
 cursor.
 
 No snapshot says what is new there. A cursor column does, as far as it can: a slice goes from its largest
-value in the last run to the largest one now. A row that is committed later with a smaller value is in no slice;
-with `lag` each slice begins so much earlier. Tasks read their shares over connections of their own: what is
-written meanwhile is in some of them.
+value in the last run to the largest one now. A row that is committed later with a smaller value is in no
+slice; with `lag` each slice begins so much earlier. Tasks read their shares over connections of their own:
+what is written meanwhile is in some of them.
 """
 
 from __future__ import annotations
