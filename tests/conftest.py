@@ -335,9 +335,10 @@ def sql(server: Embedded) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for all files of a run of the tests."""
+    import jars  # noqa: PLC0415
     from trunq import spark as trunq_spark  # noqa: PLC0415  # slow to import
 
-    session = trunq_spark.session("tests", "local[2,4]", "768m")
+    session = trunq_spark.session("tests", "local[2,4]", "768m", jars.SPARK)
     java: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[attr-defined,union-attr]
     yield session
     session.stop()

@@ -41,6 +41,9 @@ class Spark(BaseModel):
     archives: str | None = None
     """The environment for executors, packed by venv-pack: venv.tar.gz#environment."""
 
+    jars: list[str] = []
+    """Files of jars, as drivers of JDBC are. As a variable, TRUNQ_SPARK_JARS, it is JSON."""
+
     conf: dict[str, Annotated[str, BeforeValidator(_text)]] = {}
     """Any of Spark's own settings. As a variable it is JSON."""
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from pipeline.attempting import CHANGES, SINKS
+from pipeline.databases import ENVIRONMENT as OF_DATABASES
 from pipeline.piping import Bench
 from pipeline.storages import ENVIRONMENT, S3Server, SftpServer
 
@@ -58,4 +59,12 @@ def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What pipelines name is in the environment, of processes that die too."""
     monkeypatch.setattr("pipeline.killing.ENVIRONMENT", ENVIRONMENT)
     for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def _jdbc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pipelines of other databases name is in the environment, of processes that die too."""
+    monkeypatch.setattr("pipeline.killing.ENVIRONMENT", OF_DATABASES)
+    for name, value in OF_DATABASES.items():
         monkeypatch.setenv(name, value)

@@ -19,6 +19,7 @@ from trunq.pipeline.sink import directory, parquet, table
 from trunq.pipeline.sink.delta import DeltaSink
 from trunq.pipeline.sink.directory import StageDirectory
 from trunq.pipeline.sink.http import HttpSink
+from trunq.pipeline.sink.jdbc import JdbcSink
 from trunq.pipeline.sink.lake import LakeStage
 from trunq.pipeline.sink.parquet import ParquetSink
 from trunq.pipeline.sink.published import PublishedSink
@@ -135,12 +136,13 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     "looked": [(run, "look")],
     "begun": [(Control, "begin")],
     "tried": [(Control, "attempt")],
-    "staging": [(table, "for_stage"), (directory, "sync")],
+    "staging": [(table, "for_stage"), (directory, "sync"), (JdbcSink, "write")],
     "written": [(Control, "stage")],
     "answered": [(HttpSink, "_send")],
     "noted": [(HttpSink, "_note")],
     "committing": [
         (PostgresSink, "_require_all"),
+        (JdbcSink, "_take"),
         (LakeStage, "move_in"),
         (StageDirectory, "keep_only"),
         (StoredStage, "move_in"),
@@ -149,6 +151,7 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     ],
     "marked": [
         (PostgresSink, "_set_mark"),
+        (JdbcSink, "_set_mark"),
         (DeltaSink, "_marks"),
         (parquet, "sync"),
         (PublishedSink, "_take"),
@@ -156,7 +159,8 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     ],
     "taken": [(DeltaSink, "_try")],
     "committed": [
-        (sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink, PublishedSink, RenamedSink)
+        (sink, "commit")
+        for sink in (PostgresSink, DeltaSink, ParquetSink, PublishedSink, RenamedSink, JdbcSink)
     ],
     "copied": [(ObjectStorage, "copy")],
     "emptied": [(PublishedSink, "_empty")],

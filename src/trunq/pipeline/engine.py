@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.jdbc import is_jdbc
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import EngineDied, Wait
 from trunq.pipeline.sink import Sink, Staged
@@ -109,14 +110,18 @@ class Engine:
         """
         session = self.session()
         from trunq.pipeline.work.fused import Fused  # noqa: PLC0415  # needs pyspark
+        from trunq.pipeline.work.jdbc import JdbcStaging  # noqa: PLC0415
         from trunq.pipeline.work.staging import Staging, rooted  # noqa: PLC0415
 
         try:
             with self.grouped(run):
+                if pipeline.has_frames:
+                    self.check(pipeline)
+                if is_jdbc(pipeline):
+                    return JdbcStaging(session, pipeline, run, source, sink, context, check, dsn).stage()
                 if not pipeline.has_frames:
                     fused = Fused(session, rooted(pipeline), run, source, sink, context, check, dsn)
                     return fused.stage()
-                self.check(pipeline)
                 return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
         except Exception as error:
             check()

@@ -16,6 +16,7 @@ trunq.errors.TrunqError
 ├── RunFailed      what a run in a process of its own has raised there
 ├── RunCrashed     the process of such a run ended before the run
 ├── StorageFailed  a storage does not answer: the run is tried again
+├── DatabaseFailed another database does not answer, or refuses: the run is tried again
 └── ApiFailed      an HTTP API does not answer, or refuses
     └── ApiRefused by its status
 
@@ -105,6 +106,10 @@ class ApiRefused(ApiFailed):
 
 class StorageFailed(TrunqError):
     """A storage did not give, or take, what it was asked to."""
+
+
+class DatabaseFailed(TrunqError):
+    """A database that is reached by JDBC did not give, or take, what it was asked to."""
 
 
 class Wait(Exception):  # no error: it is to come again

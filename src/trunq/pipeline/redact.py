@@ -33,6 +33,8 @@ def secrets(pipeline: Pipeline, *dsns: str) -> list[str]:
     for storage in (getattr(part, "storage", None) for part in stored):
         if storage is not None:
             found |= {way for value in storage.secrets for way in ways(value)}
+    for part in (pipeline.source, pipeline.sink):
+        found |= {way for value in getattr(part, "secrets", ()) for way in (value, *ways(value))}
     found |= _of_addresses(pipeline, dsns)
     return sorted(found, key=len, reverse=True)
 

@@ -21,6 +21,7 @@ from trunq.pipeline import source as sources
 from trunq.pipeline.choice import choose_engine
 from trunq.pipeline.compaction import compact_if_due
 from trunq.pipeline.control import Asked, Control, Run
+from trunq.pipeline.definition.jdbc import is_jdbc
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
@@ -172,6 +173,7 @@ class Executor:
         """The run over what is new; None: nothing is; empty: another run began meanwhile, or the
         state was set.
         """
+        self._warm_for(pipeline)
         sink = sinks.make(pipeline, self.dsn)
         sink.check()
         require_there(pipeline, sink)
@@ -221,11 +223,18 @@ class Executor:
         finally:
             self.running.pop(asked.message_id, None)
 
+    def _warm_for(self, pipeline: Pipeline) -> None:
+        """Of JDBC, Spark's Java process asks what the database is asked. Raises Wait while it starts."""
+        if is_jdbc(pipeline):
+            self.engine.require_warm()
+            self.engine.session()
+
     def _is_elsewhere(self, pipeline: Pipeline) -> bool:
         """Whether its runs are done in processes of their own."""
         return pipeline.isolate and self.isolation is not None
 
     def _apply(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
+        self._warm_for(pipeline)
         sink = sinks.make(pipeline, self.dsn)
         # To give a run up, its source is not needed: it may be what is wrong.
         is_read = "quarantine" not in run.slice and not run.is_cancelled

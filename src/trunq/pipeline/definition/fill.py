@@ -33,6 +33,7 @@ WHERE: Final = frozenset({"table", "queue", "subscription", "path", "dsn", "url"
 _MESSAGE_ALONE: Final = frozenset({"table", "queue", "subscription", "path", "landing"})
 _IN_PART: Final = {
     **dict.fromkeys(("table", "queue", "subscription", "path", "landing", "dsn", "url"), 1),
+    **dict.fromkeys(("user", "password"), 1),
     **dict.fromkeys(("params", "headers", "body"), 2),
 }
 
@@ -272,7 +273,18 @@ _TAKES: Final[dict[str, Callable[[str, Values], str]]] = {
     "url": _url,
     "headers": _header,
     **dict.fromkeys(
-        ("params", "body", "client_id", "client_secret", "refresh_token", "scope", "sign"), _text
+        (
+            "params",
+            "body",
+            "client_id",
+            "client_secret",
+            "refresh_token",
+            "scope",
+            "sign",
+            "user",
+            "password",
+        ),
+        _text,
     ),
     "dsn": _dsn,
 }

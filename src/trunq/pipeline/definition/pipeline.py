@@ -16,6 +16,7 @@ from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.credentials import Credentials
 from trunq.pipeline.definition.evolve import Evolve
 from trunq.pipeline.definition.fill import check_places, fill
+from trunq.pipeline.definition.jdbc import is_jdbc, require_jdbc
 from trunq.pipeline.definition.limits import Limits
 from trunq.pipeline.definition.many import check_many, check_one, implied, of_table
 from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
@@ -27,7 +28,7 @@ from trunq.pipeline.definition.stamp import WITH_COLUMNS
 from trunq.pipeline.definition.trigger import Trigger
 from trunq.pipeline.errors import MessageRefused
 
-_ONLY_A_RUN_TELLS: Final = {"python", "http"}
+_ONLY_A_RUN_TELLS: Final = {"python", "http", "jdbc"}
 """Formats of sources that cannot be asked beforehand."""
 
 
@@ -148,7 +149,7 @@ class Pipeline(Part):
             )
         if self.lookups and not (self.sql or self.transform):
             raise ValueError("lookups are for sql and transform, and there is neither")
-        if self.sink.format not in WITH_COLUMNS:
+        if self.sink.format not in (*WITH_COLUMNS, "jdbc"):
             self._require_no_columns()
         if self.evolve.rename and self.sink.format == "parquet":
             old, new = next(iter(self.evolve.rename.items()))
@@ -163,7 +164,8 @@ class Pipeline(Part):
             )
         if self.stamp and self.sink.format not in WITH_COLUMNS:
             raise ValueError(
-                f"stamp writes two columns, and a sink of format {self.sink.format!r} has none: leave it out"
+                f"stamp writes two columns, which a sink of format {self.sink.format!r} does not take:"
+                " leave it out"
             )
         names = [check.name for check in self.checks]
         if twice := [name for name in names if names.count(name) > 1]:
@@ -189,6 +191,7 @@ class Pipeline(Part):
     def _whole(self) -> Self:
         """What stands for all rows has to be given all, and what deletes has to hear of deletes."""
         require_changes(self.source, self.sink)
+        require_jdbc(self)
         mode = getattr(self.sink, "mode", None)
         if mode not in ("replace", "replace_partitions"):
             return self
@@ -287,6 +290,8 @@ class Pipeline(Part):
         """What has its rows pass in tasks of Spark; None: nothing of it does."""
         if self.engine == "spark":
             return "engine = 'spark'"
+        if is_jdbc(self):
+            return "format = 'jdbc' needs it"
         if self.sql or self.transform:
             return f"{'sql' if self.sql else 'transform'} needs it"
         if (check := next((check for check in self.checks if check.holds), None)) is not None:

@@ -11,6 +11,7 @@ from trunq.arrow.catalog import split_name
 from trunq.pipeline.definition.api import HttpSink
 from trunq.pipeline.definition.change import Applying
 from trunq.pipeline.definition.iso_duration import Span
+from trunq.pipeline.definition.jdbc import JdbcSink
 from trunq.pipeline.definition.part import InPostgres
 from trunq.pipeline.definition.storage import Stored, require_lake
 
@@ -121,6 +122,6 @@ class ParquetSink(Stored):
 
 
 Sink = Annotated[
-    TableSink | QueueSink | DeltaSink | ParquetSink | HttpSink,
+    TableSink | QueueSink | DeltaSink | ParquetSink | HttpSink | JdbcSink,
     Field(discriminator="format"),
 ]

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from trunq.pipeline.definition.api import HttpSource
 from trunq.pipeline.definition.iso_duration import Span
+from trunq.pipeline.definition.jdbc import JdbcSource
 from trunq.pipeline.definition.part import InPostgres, Part
 from trunq.pipeline.definition.pattern import Patterns
 from trunq.pipeline.definition.storage import Stored
@@ -114,6 +115,6 @@ class FunctionSource(Part):
 
 
 Source = Annotated[
-    TableSource | QueueSource | HistorySource | FileSource | FunctionSource | HttpSource,
+    TableSource | QueueSource | HistorySource | FileSource | FunctionSource | HttpSource | JdbcSource,
     Field(discriminator="format"),
 ]

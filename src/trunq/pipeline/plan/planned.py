@@ -18,6 +18,7 @@ from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.choice import choose_engine
 from trunq.pipeline.control import Asked, Control
+from trunq.pipeline.definition.jdbc import JdbcSource
 from trunq.pipeline.definition.need import missing
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
@@ -213,6 +214,8 @@ class _Planning:
             planned.reads = "only a run tells what it reads"
             return
         self._tell(found)
+        notes = getattr(source, "notes", None)
+        planned.notes += [] if notes is None else notes()
         planned.slice = found.slice
         if found.slice is None:
             planned.reads = "nothing is new"
@@ -237,7 +240,7 @@ class _Planning:
     def _schema(self, source: Source) -> pa.Schema | None:
         """The columns of the rows that the sink is given; None: only a run tells."""
         pipeline, planned = self._pipeline, self._planned
-        if planned.slice is None and pipeline.source.format not in ("table", "queue", "history"):
+        if planned.slice is None and pipeline.source.format not in ("table", "queue", "history", "jdbc"):
             return None
         given = source.foresee_schema(planned.slice or {})
         changes = next((name for name in ("transform", "sql", "function") if getattr(pipeline, name)), None)
@@ -290,7 +293,9 @@ def _moment(at: datetime) -> str:
     return at.isoformat(" ", "seconds")
 
 
-def _slice_words(pipeline: Pipeline, slice: dict[str, Any], since: datetime | None) -> str:
+def _slice_words(  # a case a format
+    pipeline: Pipeline, slice: dict[str, Any], since: datetime | None
+) -> str:
     source = pipeline.source
     table, queue = getattr(source, "table", None), getattr(source, "queue", None)
     after = "" if since is None else f" since {_moment(since)}"
@@ -310,10 +315,11 @@ def _slice_words(pipeline: Pipeline, slice: dict[str, Any], since: datetime | No
         )
         files = f"{number} {'file' if number == 1 else 'files'}"
         return f"{files} of {_moment(min(times))} to {_moment(max(times))}: {named}"
-    if source.format == "table" and slice.get("lo"):
-        return f"rows of {table} that were committed{after or ' since the last run'}"
+    if isinstance(source, JdbcSource):
+        return source.words(slice)
     if source.format == "table":
-        return f"all rows of {table}"
+        newly = f"rows of {table} that were committed{after or ' since the last run'}"
+        return newly if slice.get("lo") else f"all rows of {table}"
     if source.format == "queue":
         up_to = "now" if slice.get("hi") is None else f"tick {slice['hi']}"
         return f"messages of {queue} from tick {slice['lo']} to {up_to}"

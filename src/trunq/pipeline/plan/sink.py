@@ -287,10 +287,24 @@ def _http(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]
     return Written(notes=["whether the API takes the rows, only a run tells"])
 
 
+def _jdbc(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
+    from trunq.pipeline.sink.jdbc import JdbcSink  # noqa: PLC0415  # needs pyspark
+
+    there, coming = JdbcSink(pipeline, dsn).foresee(schema)
+    if schema is None:
+        return Written(is_made=not there)
+    if not there:
+        return Written(coming, coming, is_made=True)
+    written = Written({name: kind for name, kind in there.items() if name in coming})
+    new = {name: kind for name, kind in coming.items() if name not in there}
+    return _evolved(pipeline, written, new, str(getattr(pipeline.sink, "table", "")))
+
+
 _LOOKS: Final[dict[str, Callable[[Pipeline, str, pa.Schema | None, list[str]], Written]]] = {
     "table": _table,
     "delta": _delta,
     "parquet": _parquet,
     "queue": _queue,
     "http": _http,
+    "jdbc": _jdbc,
 }

@@ -85,6 +85,7 @@ _CLASSES: Final = {
     "parquet": ("trunq.pipeline.sink.parquet", "ParquetSink"),
     "queue": ("trunq.pipeline.sink.queue", "QueueSink"),
     "http": ("trunq.pipeline.sink.http", "HttpSink"),
+    "jdbc": ("trunq.pipeline.sink.jdbc", "JdbcSink"),
 }
 
 _PARQUET: Final = (

@@ -141,6 +141,7 @@ _CLASSES: Final = {
     "parquet": ("trunq.pipeline.source.file", "FileSource"),
     "python": ("trunq.pipeline.source.function", "FunctionSource"),
     "http": ("trunq.pipeline.source.http", "HttpSource"),
+    "jdbc": ("trunq.pipeline.source.jdbc", "JdbcSource"),
 }
 
 

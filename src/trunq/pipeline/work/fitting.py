@@ -63,7 +63,7 @@ class Fitting:
     @property
     def is_lake(self) -> bool:
         """Whether its columns are those of a lake."""
-        return self.pipeline.sink.format != "table"
+        return self.pipeline.sink.format not in ("table", "jdbc")
 
     def each(self, batches: Iterator[pa.RecordBatch], refuse: Refuse) -> Iterator[pa.RecordBatch]:
         """What fits of batches."""

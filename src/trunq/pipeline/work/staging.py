@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +25,8 @@ from trunq.pipeline.figures import Newest, timed
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Steps, resuming
-from trunq.pipeline.work.fitting import fitting_of
-from trunq.pipeline.work.frame import frame_of, lookups
+from trunq.pipeline.work.fitting import Fitting, fitting_of
+from trunq.pipeline.work.frame import Seen, frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.landing import Landing, landed_by_task
 from trunq.pipeline.work.reason import translating
@@ -79,10 +79,7 @@ class Staging:
                 return self._staged([], [])
             steps = self._steps(control, slice, given)
             schema = given if steps is None else steps.schema
-            shares = source.shares(slice, self.spark.sparkContext.defaultParallelism)
-            reading = Reading(
-                rooted(self.pipeline), self.dsn, unsliced(self.run), shares, schema, steps=steps
-            )
+            reading = Reading(rooted(self.pipeline), self.dsn, unsliced(self.run), [], schema, steps=steps)
             firsts = self.spark.sparkContext.accumulator({}, _Firsts())
 
             def seen(number: int, read: Read) -> None:
@@ -90,9 +87,17 @@ class Staging:
 
             with translating(self.pipeline.name):
                 self.context.lookups = lookups(session, self.pipeline, self.run, control, self.dsn)
-                frame = transformed(session, self.pipeline, frame_of(session, reading, seen), self.context)
+                given_frame = self._frame(session, source, reading, slice, seen)
+                frame = transformed(session, self.pipeline, given_frame, self.context)
                 results = self._executed(frame)
         return self._staged(results, list(firsts.value.values()))
+
+    def _frame(
+        self, session: SparkSession, source: Source, reading: Reading, slice: dict[str, Any], seen: Seen
+    ) -> DataFrame:
+        """The rows of the slice."""
+        shares = source.shares(slice, self.spark.sparkContext.defaultParallelism)
+        return frame_of(session, replace(reading, shares=shares), seen)
 
     def _executed(self, frame: DataFrame) -> list[dict[str, Any]]:
         schema = sink_schema(self.pipeline.name, frame.schema)
@@ -106,8 +111,16 @@ class Staging:
         figures = self.run.figures
         with timed(figures.wrote):
             figures.columns = self.sink.begin(self.run, becomes)
-        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema, fitting)
+        return self._results(checked, schema, fitting)
 
+    def _results(
+        self, checked: DataFrame, schema: pa.Schema, fitting: Fitting | None
+    ) -> list[dict[str, Any]]:
+        """What became of the rows, by part."""
+        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema, fitting)
+        return self._collected(checked, stager)
+
+    def _collected(self, checked: DataFrame, stager: Stager) -> list[dict[str, Any]]:
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from stager(batches)
 

@@ -28,6 +28,9 @@ CONNECTION = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGPASSFILE", "PGSERVI
 FOR_EXECUTORS = ("TRUNQ_REAL_PYTHON", "TRUNQ_PYSPARK_ZIPS", "PATH")
 """Variables that differ between driver and executors: each has its own from the process that started it."""
 
+_UTC = "-Duser.timezone=UTC"
+"""Drivers of JDBC read times in the zone of their process, which may have hours twice."""
+
 PANDAS = "PySpark does not yet fully support pandas"
 """The start of a warning that each process prints; trunq reads and writes nothing through pandas."""
 
@@ -67,7 +70,7 @@ def session(
     if is_local(master):
         archives = None
     launch = _launch_environment(master, archives)
-    given = {**_settings(master, memory, launch, archives), **known.conf, **(conf or {})}
+    given = {**_settings(master, memory, launch, archives), **_jars(known), **known.conf, **(conf or {})}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
         builder = builder.config(name, value)
@@ -156,6 +159,16 @@ def _for_executors(launch: Mapping[str, str], archives: str | None) -> dict[str,
     return {name: launch[name] for name in ("TRUNQ_REAL_PYTHON", "TRUNQ_PYSPARK_ZIPS") if name in launch}
 
 
+def _jars(known: settings.Spark) -> dict[str, str]:
+    """Those that the settings name. Raises SparkError for one that is not there."""
+    if gone := next((jar for jar in known.jars if "://" not in jar and not Path(jar).is_file()), None):
+        raise SparkError(
+            f"the setting spark.jars names {gone}, which is not there",
+            "put the jar there, or name the place where it is",
+        )
+    return {"spark.jars": ",".join(known.jars)} if known.jars else {}
+
+
 def _settings(
     master: str, memory: str, launch: Mapping[str, str], archives: str | None = None
 ) -> dict[str, str]:
@@ -169,7 +182,8 @@ def _settings(
         "spark.sql.redaction.options.regex": "(?i)url|dsn|password",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={LOGGING.as_uri()} {_UTC}",
+        "spark.executor.extraJavaOptions": _UTC,
     }
     if not is_local(master):
         return {**made, **cluster_settings(master, _for_executors(launch, archives), archives)}

@@ -24,7 +24,7 @@ comment on function trunq._next_newest is 'The newest value in the sink after a 
 
 create or replace function trunq._sink_target(p_definition jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select (p_definition->'sink') - '{mode,key,newest,partition_by,deletes,missing,max_missing}'::text[]
+  select (p_definition->'sink') - '{mode,key,newest,partition_by,deletes,missing,max_missing,user,password,driver,properties}'::text[]
 $$;
 comment on function trunq._sink_target is 'What of a definition says where rows go: with another, columns and freshness are those of another sink.';
 

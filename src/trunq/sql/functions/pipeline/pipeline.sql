@@ -78,6 +78,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_source->>'format' in ('csv', 'json', 'parquet', 'python') then jsonb_build_object('format', p_source->>'format')
     when p_source->>'format' = 'http' then p_source - '{headers,oauth,per_second,time_out,types,keep,max_pages,rows,errors}'::text[]
     when p_source->>'format' = 'history' then p_source - '{payload,max_messages}'::text[]
+    when p_source->>'format' = 'jdbc' then p_source - '{user,password,driver,properties,shares,share_by,lag}'::text[]
     else p_source - '{tables,except}'::text[] end
 $$;
 comment on function trunq._slice_part is 'What of a source a slice, once it is fixed, depends on.';
@@ -313,8 +314,8 @@ comment on function trunq._hold_pipeline is
 create or replace function trunq._check_definition(p_pipeline text, p_definition jsonb) returns text[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
-  c_sources constant text[] := '{table,queue,history,csv,json,parquet,http,python}';
-  c_sinks constant text[] := '{table,queue,delta,parquet,http}';
+  c_sources constant text[] := '{table,queue,history,csv,json,parquet,http,python,jdbc}';
+  c_sinks constant text[] := '{table,queue,delta,parquet,http,jdbc}';
 begin
   if jsonb_typeof(p_definition) is distinct from 'object' then
     perform trunq._fail('TQ031', format('pipeline "%s": a definition is a JSON object, not %s', p_pipeline, left(coalesce(p_definition::text, 'null'), 100)));
@@ -383,7 +384,7 @@ comment on function trunq._stands_for_all is 'Whether rows of a sink go that its
 
 create or replace function trunq._sink_place(p_sink jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when p_sink ? 'table' then jsonb_build_array('table', regexp_replace(p_sink->>'table', '^public\.', ''), p_sink->>'dsn')
+  select case when p_sink ? 'table' then jsonb_build_array('table', regexp_replace(p_sink->>'table', '^public\.', ''), coalesce(p_sink->>'dsn', p_sink->>'url'))
     when p_sink->>'format' = 'delta' then jsonb_build_array('delta', rtrim(p_sink->>'path', '/')) end
 $$;
 comment on function trunq._sink_place is 'The table or directory that a sink writes into, as far as its definition tells; null for one to which nothing can be lost.';
