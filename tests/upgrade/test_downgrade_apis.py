@@ -76,7 +76,6 @@ def test_a_webhook_of_a_newer_scheme_holds_a_downgrade_up(
         {"sink": {**SINK, "mode": "apply", "key": ["id"]}},
         {"sink": {**SINK, "mode": "upsert", "missing": "delete"}},
         {"sink": {"format": "delta", "path": "/lake", "mode": "history"}},
-        {"evolve": {"partitions": "rewrite"}},
     ],
     ids=str,
 )
@@ -91,6 +90,28 @@ def test_a_pipeline_that_takes_changes_in_a_newer_way_holds_a_downgrade_up(
     assert "changes = capture, mode apply" in str(caught.value.hint)
     ask(session, "create_pipeline", pipeline="orders", definition=plain)
     downgrade.downgrade(database, 48, tmp_path / "dropped")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"evolve": {"partitions": "rewrite"}},
+        {"stamp": True},
+        {"columns": {"cast": {"id": {"a": "int64"}}}},
+    ],
+    ids=str,
+)
+def test_what_lakes_have_since_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    session = connect()
+    plain = {"source": {"format": "table", "table": "orders"}, "sink": SINK}
+    ask(session, "create_pipeline", pipeline="orders", definition={**plain, **change})
+    with pytest.raises(SchemaError, match='pipeline "orders" has stamp, compact') as caught:
+        downgrade.downgrade(database, 52, tmp_path / "dropped")
+    assert caught.value.hint == "create it without them"
+    ask(session, "create_pipeline", pipeline="orders", definition=plain)
+    downgrade.downgrade(database, 52, tmp_path / "dropped")
 
 
 @pytest.mark.parametrize("way_out", ["runner", "leave"])

@@ -52,6 +52,7 @@ from trunq.record import (
     Role,
     ScheduleRun,
     ScheduleState,
+    Schema,
     SchemaChange,
     Statistic,
     Status,
@@ -1519,7 +1520,7 @@ class AsyncPassing(AsyncAccess):
     ) -> list[SchemaChange]:
         """How the columns that the sink of a pipeline has for its rows have changed since its first run into
         it, newest first, `limit` of them at most (100): the run with which a column was new (type_before
-        None), or had another type than before.
+        None), had another type than before, or was renamed (type None).
 
         Of sinks with columns: tables, Delta and Parquet.
 
@@ -2660,6 +2661,19 @@ class AsyncPassing(AsyncAccess):
             limit=limit,
             before=moment("before", before),
         )
+
+    async def list_schemas(
+        self, pipeline: str, limit: int | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[Schema]:
+        """Every version of the columns that the sink of a pipeline has for its rows, newest first, `limit` of
+        them at most (100): columns with their types, and of these what changed with the run that brought the
+        version (of a column that was renamed away, type None).
+
+        A sink in another place begins anew. Of sinks with columns: tables, Delta and Parquet.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return await self._records(connection, Schema, "list_schemas", pipeline=pipeline, limit=limit)
 
     async def seek(
         self,

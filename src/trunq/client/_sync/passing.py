@@ -54,6 +54,7 @@ from trunq.record import (
     Role,
     ScheduleRun,
     ScheduleState,
+    Schema,
     SchemaChange,
     Statistic,
     Status,
@@ -1491,7 +1492,7 @@ class Passing(Access):
     ) -> list[SchemaChange]:
         """How the columns that the sink of a pipeline has for its rows have changed since its first run into
         it, newest first, `limit` of them at most (100): the run with which a column was new (type_before
-        None), or had another type than before.
+        None), had another type than before, or was renamed (type None).
 
         Of sinks with columns: tables, Delta and Parquet.
 
@@ -2592,6 +2593,19 @@ class Passing(Access):
             limit=limit,
             before=moment("before", before),
         )
+
+    def list_schemas(
+        self, pipeline: str, limit: int | None = None, *, connection: Given | None = None
+    ) -> list[Schema]:
+        """Every version of the columns that the sink of a pipeline has for its rows, newest first, `limit` of
+        them at most (100): columns with their types, and of these what changed with the run that brought the
+        version (of a column that was renamed away, type None).
+
+        A sink in another place begins anew. Of sinks with columns: tables, Delta and Parquet.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return self._records(connection, Schema, "list_schemas", pipeline=pipeline, limit=limit)
 
     def seek(
         self,

@@ -16,18 +16,22 @@ from trunq.arrow.batch import for_lake
 from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import Target
 from trunq.arrow.value import table_type
+from trunq.arrow.wide import with_names
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.pipeline import sink as sinks
 from trunq.pipeline.definition.change import DELETED_AT, OWN, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
+from trunq.pipeline.sink.contract import agreed, require_there
 from trunq.pipeline.sink.deleting import require_no_deleted_at
 from trunq.pipeline.sink.lake import lake_stage
 from trunq.pipeline.sink.stamped import stamped
 from trunq.pipeline.sink.version import TIME, VALID_FROM, VALID_TO
 from trunq.pipeline.sink.widening import widened
+from trunq.pipeline.work.fitting import fitting_of
 
 Columns = dict[str, str]
 
@@ -53,8 +57,14 @@ def foresee(
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
     try:
-        given = stamped(pipeline.name, schema) if pipeline.stamp and schema is not None else schema
-        return look(pipeline, dsn, given, key_of(pipeline, dict(slice or {})))
+        sink = sinks.make(pipeline, dsn)
+        require_there(pipeline, sink)
+        fitting = None if schema is None else fitting_of(pipeline, schema, sink)
+        given = schema if fitting is None else fitting.schema
+        given = stamped(pipeline.name, given) if pipeline.stamp and given is not None else given
+        found = look(pipeline, dsn, given, key_of(pipeline, dict(slice or {})))
+        found.notes += [] if fitting is None else fitting.notes
+        return found
     except InvalidArgument as error:
         raise InvalidPipeline(f"pipeline {pipeline.name}: {error.message}", error.hint) from None
 
@@ -83,16 +93,18 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
         found = tables.fit(connection, target, now, evolve="ignore")
         generated = catalog.generated(connection, target.quoted)
         there = catalog.columns(connection, target.quoted)
+        renamed = pipeline.evolve.renamed(there, kinds)
     new = {
         name: kind
         for name, kind in kinds.items()
-        if kind is not None and name not in found and name not in generated
+        if kind is not None and name not in {*found, *generated, *renamed.values()}
     }
     written = Written({name: column.kind for name, column in found.items()} | wider)
     written.notes += [
         f"column {name} of {target.name} becomes {kind}, and is {found[name].kind}"
         for name, kind in wider.items()
     ]
+    written.notes += [f"column {old} of {target.name} is renamed {now}" for old, now in renamed.items()]
     written = _evolved(pipeline, written, new, target.name)
     # Whatever evolve says: the sink finds by these what it has deleted.
     written.added |= {name: kind for name, kind in noted.items() if name not in there}
@@ -186,10 +198,13 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
     coming = {each.name: str(each.type) for each in lake} | dict.fromkeys(_noted(model), str(TIME))
     if table is None:
         return Written(coming, coming, is_made=True)
-    there = {each.name: str(each.type) for each in pa.schema(table.schema().to_arrow())}
+    found = pa.schema(table.schema().to_arrow())
+    renamed = pipeline.evolve.renamed(found.names, lake.names)
+    found = with_names(found, renamed)
+    there = {each.name: str(each.type) for each in found}
     if list(there) == ["trunq_blank"]:
         return Written(coming, coming)
-    partitions = list(table.metadata().partition_columns)
+    partitions = [renamed.get(name, name) for name in table.metadata().partition_columns]
     is_moved = bool(model.partition_by) and model.partition_by != partitions
     if is_moved and pipeline.evolve.partitions == "refuse":
         raise InvalidArgument(
@@ -198,12 +213,14 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
             'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to another'
             " path",
         )
-    for name, kind in coming.items():
-        if there.get(name, kind) != kind:
-            raise InvalidArgument(
-                f'column "{name}" of {model.path} is {there[name]} and comes as {kind}', "cast the column"
-            )
-    written = Written({name: kind for name, kind in there.items() if name in coming})
+    wanted = agreed(pipeline, model.path, found, lake)
+    becomes = {each.name: str(each.type) for each in wanted}
+    wider = {name: kind for name, kind in becomes.items() if there.get(name, kind) != kind}
+    written = Written({name: becomes.get(name, kind) for name, kind in there.items() if name in coming})
+    if wider:
+        named = ", ".join(f"{name} as {kind}" for name, kind in wider.items())
+        written.notes.append(f"{model.path} is written anew, with {named}")
+    written.notes += [f"column {old} of {model.path} is renamed {now}" for old, now in renamed.items()]
     if is_moved:
         written.notes.append(
             f"{model.path} is written anew, partitioned by ({', '.join(model.partition_by)})"
@@ -234,11 +251,14 @@ def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[s
     if not is_remote(path):
         _require_writable(path)
     lake = None if schema is None else for_lake(pa.RecordBatch.from_pylist([], schema)).schema
+    there = sinks.make(pipeline, dsn).columns()
+    if lake is not None and there is not None:
+        lake = agreed(pipeline, path, there, lake)
     columns = None if lake is None else {each.name: str(each.type) for each in lake}
     return Written(
         columns,
         is_made=not is_remote(path) and not Path(path).exists(),
-        notes=["each run writes files of its own, with its columns"],
+        notes=["each run writes files of its own"],
     )
 
 

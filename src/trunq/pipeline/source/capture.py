@@ -25,7 +25,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq import Client
-from trunq.arrow.reader import READING, connect, fetch, run, set_local
+from trunq.arrow.adbc import connect
+from trunq.arrow.reader import READING, fetch, run, set_local
 from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.change import CHANGED_AT, OP, OWN

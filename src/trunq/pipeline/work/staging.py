@@ -25,6 +25,7 @@ from trunq.pipeline.figures import Newest, timed
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Steps, resuming
+from trunq.pipeline.work.fitting import fitting_of
 from trunq.pipeline.work.frame import frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.landing import Landing, landed_by_task
@@ -99,11 +100,13 @@ class Staging:
             # Refused here, before a row is read.
             checked = marked(self.pipeline, frame, schema)
         self.check()
-        Newest(self.pipeline, schema)  # refused before a row is read
+        fitting = fitting_of(self.pipeline, schema, self.sink)
+        becomes = schema if fitting is None else fitting.schema
+        Newest(self.pipeline, becomes)  # refused before a row is read
         figures = self.run.figures
         with timed(figures.wrote):
-            figures.columns = self.sink.begin(self.run, schema)
-        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema)
+            figures.columns = self.sink.begin(self.run, becomes)
+        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema, fitting)
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from stager(batches)
