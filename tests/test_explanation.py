@@ -49,6 +49,10 @@ def test_a_defect_has_no_explanation_even_while_an_error_of_ours_is_handled() ->
             "Multiple streaming queries are concurrently using file:/c/offsets now",
             "another query uses the same checkpoint (file:/c/offsets): stop it first",
         ),
+        (
+            "Error from python worker:\n  trunq: /venv/python on a is Python 3.12, and the driver has 3.11",
+            "/venv/python on a is Python 3.12, and the driver has 3.11: install the driver's on each",
+        ),
         ("[SOME_CLASS] what Spark says\nand a stack", "[SOME_CLASS] what Spark says"),
         ("", "RuntimeError"),
     ],

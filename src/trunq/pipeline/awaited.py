@@ -9,6 +9,7 @@ from trunq import Message
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import RunFailed, RunPutOff
 from trunq.record import MessageState
+from trunq.spark.errors import JavaMissing, PythonMismatch
 from trunq.word import OPEN
 
 TRIES: Final = 3
@@ -22,11 +23,11 @@ class Awaited:
         self.id = id
         self.is_answered = False
         self.failure: Exception | None = None
-        """Why it has failed: three times, or for a reason that lies in the pipeline."""
+        """Why it has failed: three times, or for a reason that lies in the pipeline, or in what Spark has."""
 
     def raised(self, message: Message, error: Exception) -> None:
         """An attempt of ours failed."""
-        if isinstance(error, InvalidPipeline) or message.attempt >= TRIES:
+        if isinstance(error, InvalidPipeline | JavaMissing | PythonMismatch) or message.attempt >= TRIES:
             self.failure = error
 
     def put_off(self, why: str) -> None:

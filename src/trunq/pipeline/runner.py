@@ -55,8 +55,8 @@ class Runner(Worker):
 
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
     one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
-    first for a reason that lies in the pipeline, and when its run is put off for longer than a minute;
-    `failure` is why.
+    first for a reason that lies in the pipeline, or in Spark's Java or Python, and when its run is put off
+    for longer than a minute; `failure` is why.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
     trunq.errors.TrunqError
     └── SparkError
         ├── JavaMissing          no Java that Spark can run on
+        ├── PythonMismatch       executors have another Python than the driver
         ├── CheckpointMismatch   the checkpoint belongs to another queue
         ├── DataLoss             messages that the query still needs are gone
         ├── DatabaseAway         Postgres cannot be reached from the source
@@ -36,6 +37,10 @@ class SparkError(TrunqError):
 
 class JavaMissing(SparkError):
     """No Java of version 17 or newer was found."""
+
+
+class PythonMismatch(SparkError):
+    """Executors have another minor version of Python than the driver."""
 
 
 class CheckpointMismatch(SparkError):

@@ -16,7 +16,7 @@ from trunq.errors import TrunqError
 from trunq.explanation import explain_spark, recognise_spark
 from trunq.pipeline import errors as of_pipelines
 from trunq.pipeline.errors import Wait, WorkFailed
-from trunq.spark.errors import SparkError
+from trunq.spark.errors import PythonMismatch, SparkError
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
@@ -31,7 +31,7 @@ _VERSIONS: Final = re.compile(
 def unfit(master: str, error: Exception) -> SparkError:
     """Why executors cannot do Python's tasks."""
     if (found := _VERSIONS.search(str(error))) is not None:
-        return SparkError(
+        return PythonMismatch(
             f"executors of {master} have Python {found[1]}, and the runner has {found[2]}: nothing was run",
             f"install Python {found[2]} with trunq on each machine, at the path of the runner's"
             f" ({sys.executable}), or start the runner with Python {found[1]}",
