@@ -222,7 +222,30 @@ def like(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def unified(pipeline: str, schemas: Sequence[pa.Schema]) -> pa.Schema | None:
+def unify(schemas: Sequence[pa.Schema], *, is_mixed: bool) -> pa.Schema:
+    """The columns of all of them, each in a type that holds all; if they may be mixed, text where there is
+    none.
+
+    Raises ArrowInvalid, ArrowTypeError.
+    """
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if not is_mixed:
+            raise
+    names = dict.fromkeys(name for schema in schemas for name in schema.names)
+    return pa.schema([_unified(name, [each.field(name) for each in schemas if name in each.names])
+                      for name in names])  # fmt: skip
+
+
+def _unified(name: str, fields: list[pa.Field]) -> pa.Field:
+    try:
+        return pa.unify_schemas([pa.schema([each]) for each in fields], promote_options="permissive").field(0)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.field(name, pa.string())
+
+
+def unified(pipeline: str, schemas: Sequence[pa.Schema], *, is_mixed: bool = False) -> pa.Schema | None:
     """The columns of all of them, each in a type that holds all; None: there is none.
 
     Raises InvalidPipeline for a column that is of types that have none in common.
@@ -234,7 +257,7 @@ def unified(pipeline: str, schemas: Sequence[pa.Schema]) -> pa.Schema | None:
         if not distinct or not schema.equals(distinct[-1]):
             distinct.append(schema)
     try:
-        return pa.unify_schemas(distinct, promote_options="permissive")
+        return unify(distinct, is_mixed=is_mixed)
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise InvalidPipeline(
             f"pipeline {pipeline}: rows do not go together: {error}", "give the column one type in the source"

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from trunq.arrow.batch import unify
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.api import HttpSource as Model
@@ -25,7 +26,7 @@ from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.item import Items, columns_of, listed
 from trunq.pipeline.source.landing import Landing, Landings
 from trunq.pipeline.source.paging import find_rows
-from trunq.pipeline.source.typed import read_types, typed, unified
+from trunq.pipeline.source.typed import read_types, typed
 from trunq.pipeline.source.walk import Secrets, Walk
 
 _ROWS: Final = 20_000
@@ -120,7 +121,7 @@ class HttpSource(Source):
         try:
             for rows in self._rows(landing, pages, quiet):
                 made = typed(rows, self._types, is_mixed=self._is_mixed)
-                schema = unified(schema, made.schema, is_mixed=self._is_mixed)
+                schema = unify([schema, made.schema], is_mixed=self._is_mixed)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise self._mixed(error) from error
         return {field.name: field.type for field in schema}

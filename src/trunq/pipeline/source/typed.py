@@ -46,28 +46,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def unified(schema: pa.Schema, other: pa.Schema, *, is_mixed: bool) -> pa.Schema:
-    """The columns of both, in types that hold both; if they may be mixed, what has none is text.
-
-    Raises ArrowInvalid, ArrowTypeError.
-    """
-    try:
-        return pa.unify_schemas([schema, other], promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        if not is_mixed:
-            raise
-    names = dict.fromkeys([*schema.names, *other.names])
-    return pa.schema([_unified(name, [each.field(name) for each in (schema, other) if name in each.names])
-                      for name in names])  # fmt: skip
-
-
-def _unified(name: str, fields: list[pa.Field]) -> pa.Field:
-    try:
-        return pa.unify_schemas([pa.schema([each]) for each in fields], promote_options="permissive").field(0)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.field(name, pa.string())
-
-
 def _column(values: list[Any], kind: pa.DataType | None, *, is_mixed: bool) -> pa.Array:
     if kind is None:
         return array_of(values, is_mixed=is_mixed)
