@@ -15,7 +15,7 @@ from trunq import Client
 from trunq.pipeline import run
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.run import Executor
-from trunq.pipeline.sink import directory, parquet, table
+from trunq.pipeline.sink import delta, directory, parquet, rewrite, table, widening
 from trunq.pipeline.sink.delta import DeltaSink
 from trunq.pipeline.sink.directory import StageDirectory
 from trunq.pipeline.sink.http import HttpSink
@@ -136,6 +136,9 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     "looked": [(run, "look")],
     "begun": [(Control, "begin")],
     "tried": [(Control, "attempt")],
+    # In the middle of a change of the sink's columns, and behind it.
+    "evolving": [(widening, "_alter"), (rewrite, "in_columns")],
+    "evolved": [(table, "widen"), (delta, "rewrite")],
     "staging": [(table, "for_stage"), (directory, "sync"), (JdbcSink, "write")],
     "written": [(Control, "stage")],
     "answered": [(HttpSink, "_send")],

@@ -190,6 +190,45 @@ def test_a_type_that_changes_in_the_middle_of_a_run_is_sorted_too(
     assert reasons(bench, name) == {"v does not fit int64": 2, "more is a new column": 1}
 
 
+def test_values_of_several_types_in_one_batch_are_texts_which_the_sink_sorts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mixed_values.py").write_text(
+        "def rows(context):\n"
+        "    context.state = {'done': True}\n"
+        "    for value in (1, 'x', 2.5, '3', True, None, [4]):\n"
+        "        yield {'v': value}\n"
+    )
+    (tmp_path / "mixed.json").write_text("".join(f'{{"v": {v}}}\n' for v in ("1", '"x"', '"3"', "null")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bench.sql("create table moved (v numeric); create table of_files (v int)")
+    name = bench.make({"format": "python", "function": "mixed_values:rows"}, MOVED, evolve="quarantine")
+    bench.run(name)
+    assert [str(row[0]) for row in bench.sql("select v from moved")] == ["1", "2.5", "3", "None"]
+    assert sorted(row.content["v"] for row in bench.client.list_quarantine(name)) == ["[4]", "true", "x"]
+    files = {"format": "json", "path": str(tmp_path / "*.json"), "settled": 0}
+    name = bench.make(files, {**MOVED, "table": "of_files"}, evolve="quarantine")
+    bench.run(name)
+    assert bench.sql("select v from of_files") == [(1,), (3,), (None,)]
+
+
+def test_a_column_that_begins_with_nulls_is_of_the_type_of_the_sink(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "late_values.py").write_text(
+        "import pyarrow as pa\n"
+        "def rows(table):\n"
+        "    yield pa.table({'v': pa.nulls(1)})\n"
+        "    yield pa.table({'v': ['2', 'x']})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bench.sql("create table source (id int); insert into source values (1); create table moved (v int)")
+    name = bench.make(ALL, MOVED, function="late_values:rows", evolve="quarantine")
+    bench.run(name)
+    assert bench.sql("select v from moved") == [(None,), (2,)]
+    assert reasons(bench, name) == {"v does not fit integer": 1}
+
+
 def test_too_many_kept_out_fail_the_run_by_max_bad(bench: Bench) -> None:
     bench.sql("create table source (v text); create table moved (v int)")
     bench.sql("insert into source values ('1'), ('x'), ('y')")

@@ -139,6 +139,32 @@ def test_what_a_dropped_pipeline_left_holds_a_downgrade_up_until_a_runner_has_re
     back_and_forth(database, session, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "evolve",
+    [
+        {"tables": "refuse"},
+        {"rename": {"a": "b"}},
+        {"columns": "quarantine"},
+        {"types": "quarantine"},
+        {"column": {"a": "quarantine"}},
+        {"column": {"a": "widen"}},
+    ],
+    ids=str,
+)
+def test_an_evolve_that_the_older_release_does_not_know_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path, evolve: dict[str, Any]
+) -> None:
+    session = connect()
+    lake = {"format": "delta", "path": "/lake"}
+    plain = {"source": {"format": "table", "table": "orders"}, "sink": lake}
+    ask(session, "create_pipeline", pipeline="orders", definition={**plain, "evolve": evolve})
+    with pytest.raises(SchemaError, match='pipeline "orders" has an evolve with') as caught:
+        downgrade.downgrade(database, 53, tmp_path / "dropped")
+    assert "create it without them" in str(caught.value.hint)
+    ask(session, "create_pipeline", pipeline="orders", definition=plain)
+    downgrade.downgrade(database, 53, tmp_path / "dropped")
+
+
 def test_an_older_release_does_not_take_a_pause_for_a_limit(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -137,9 +138,35 @@ _DAYS: Final = (-719_162, 2_932_897)
 """Those of Python, from 1970: year 1, and behind year 9999."""
 
 
-def batches_of(rows: Any, what: str, size: int = 20_000) -> Iterator[pa.RecordBatch]:
+def array_of(values: Sequence[Any], *, is_mixed: bool = False) -> pa.Array:
+    """Values as Arrow has them. If they may be mixed, those of several types are texts, as JSON has them.
+
+    Raises ArrowInvalid, ArrowTypeError.
+    """
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        if not is_mixed:
+            raise
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str:
+    made = plain(value)
+    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+
+
+def _table_of(rows: list[dict[str, Any]], *, is_mixed: bool) -> pa.Table:
+    if not is_mixed:
+        return pa.Table.from_pylist(rows)
+    return pa.table({name: array_of([row.get(name) for row in rows], is_mixed=True) for name in rows[0]})
+
+
+def batches_of(
+    rows: Any, what: str, size: int = 20_000, *, is_mixed: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Arrow batches of whatever a user's function gave: a table, a batch, a reader, or an iterable of these
-    and of dicts; `what` names the function.
+    and of dicts, whose values may be mixed; `what` names the function.
 
     Raises InvalidPipeline for anything else.
     """
@@ -156,7 +183,7 @@ def batches_of(rows: Any, what: str, size: int = 20_000) -> Iterator[pa.RecordBa
         if isinstance(each, dict):
             waiting.append(each)
             if len(waiting) == size:
-                yield from pa.Table.from_pylist(waiting).to_batches()
+                yield from _table_of(waiting, is_mixed=is_mixed).to_batches()
                 waiting = []
             continue
         if not isinstance(each, pa.Table | pa.RecordBatch):
@@ -164,11 +191,11 @@ def batches_of(rows: Any, what: str, size: int = 20_000) -> Iterator[pa.RecordBa
                 f"{what} gave a {type(each).__name__} among its rows, not a dict or an Arrow table"
             )
         if waiting:
-            yield from pa.Table.from_pylist(waiting).to_batches()
+            yield from _table_of(waiting, is_mixed=is_mixed).to_batches()
             waiting = []
-        yield from batches_of(each, what, size)
+        yield from batches_of(each, what, size, is_mixed=is_mixed)
     if waiting:
-        yield from pa.Table.from_pylist(waiting).to_batches()
+        yield from _table_of(waiting, is_mixed=is_mixed).to_batches()
 
 
 def like(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -195,7 +222,30 @@ def like(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def unified(pipeline: str, schemas: Sequence[pa.Schema]) -> pa.Schema | None:
+def unify(schemas: Sequence[pa.Schema], *, is_mixed: bool) -> pa.Schema:
+    """The columns of all of them, each in a type that holds all; if they may be mixed, text where there is
+    none.
+
+    Raises ArrowInvalid, ArrowTypeError.
+    """
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if not is_mixed:
+            raise
+    names = dict.fromkeys(name for schema in schemas for name in schema.names)
+    return pa.schema([_unified(name, [each.field(name) for each in schemas if name in each.names])
+                      for name in names])  # fmt: skip
+
+
+def _unified(name: str, fields: list[pa.Field]) -> pa.Field:
+    try:
+        return pa.unify_schemas([pa.schema([each]) for each in fields], promote_options="permissive").field(0)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.field(name, pa.string())
+
+
+def unified(pipeline: str, schemas: Sequence[pa.Schema], *, is_mixed: bool = False) -> pa.Schema | None:
     """The columns of all of them, each in a type that holds all; None: there is none.
 
     Raises InvalidPipeline for a column that is of types that have none in common.
@@ -207,7 +257,7 @@ def unified(pipeline: str, schemas: Sequence[pa.Schema]) -> pa.Schema | None:
         if not distinct or not schema.equals(distinct[-1]):
             distinct.append(schema)
     try:
-        return pa.unify_schemas(distinct, promote_options="permissive")
+        return unify(distinct, is_mixed=is_mixed)
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise InvalidPipeline(
             f"pipeline {pipeline}: rows do not go together: {error}", "give the column one type in the source"

@@ -466,3 +466,33 @@ sink = {{format = "table", table = "moved"}}
     refused = trunq("pipeline", "compact", "copy")
     assert refused.status
     assert "there is nothing to compact" in refused.said
+
+
+def test_each_version_of_a_schema_is_shown_with_the_run_that_brought_it(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute("create table source (id int); insert into source values (1)")
+    written = """[pipeline.copy]
+source = {format = "table", table = "source", changes = "all"}
+sink = {format = "table", table = "moved"}
+evolve = {types = "widen", rename = {id = "number"}}
+"""
+    (tmp_path / "copy.toml").write_text(written)
+    trunq("pipeline", "create", str(tmp_path / "copy.toml"))
+    assert "No run has brought rows" in trunq("pipeline", "schema", "copy").said
+    trunq("pipeline", "run", "copy")
+    with client.transaction() as connection:
+        connection.execute("alter table source rename id to number")
+        connection.execute("alter table source alter number type bigint")
+    trunq("pipeline", "run", "copy")
+    said = trunq("pipeline", "schema", "copy").said
+    words = [re.findall(r"\w+", line)[:4] for line in said.splitlines()]
+    assert [line for line in words if line and line[0] in ("1", "2")] == [
+        ["2", "number", "bigint", "new"],
+        ["2", "id", "renamed", "2"],
+        ["1", "id", "integer", "new"],
+    ]
+    newest = trunq("pipeline", "schema", "copy", "--json").json[0]
+    assert (newest["columns"], newest["changed"]) == ({"number": "bigint"}, {"id": None, "number": "bigint"})
+    assert "renamed" in trunq("pipeline", "show", "copy").said

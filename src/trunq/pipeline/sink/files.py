@@ -7,6 +7,7 @@ one before it had in no narrower type, so the newest has the widest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -20,13 +21,17 @@ from trunq.pipeline.sink.contract import agreed, in_agreed
 class FilesOfRuns:
     """What rows become on their way into such files."""
 
-    def __init__(self, pipeline: Pipeline, path: str, newest: Callable[[], str | None]) -> None:
+    def __init__(self, pipeline: Pipeline, path: str, newest: Callable[[], Iterable[str]]) -> None:
         self._pipeline, self._path, self._newest = pipeline, path, newest
+        """Files, the newest first."""
 
     def there(self) -> pa.Schema | None:
         """Their columns; None: there are none yet."""
-        file = self._newest()
-        return None if file is None else parquet.read_schema(file)
+        for file in self._newest():
+            # Whoever has read a run may remove it.
+            with suppress(FileNotFoundError):
+                return parquet.read_schema(file)
+        return None
 
     def agreed(self, schema: pa.Schema) -> pa.Schema:
         """The columns that rows with these have there. Raises InvalidPipeline for what is refused."""

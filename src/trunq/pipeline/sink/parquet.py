@@ -7,7 +7,9 @@ _attempt.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -40,7 +42,8 @@ class ParquetSink:
         return Mark(int(found[-1].name.removeprefix(begin)), int((found[-1] / "_attempt").read_text()))
 
     def columns(self) -> pa.Schema | None:
-        return self._lake.there()
+        with explaining_disk(self._name, str(self._stage.root)):
+            return self._lake.there()
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         with explaining_disk(self._name, str(self._stage.root)):
@@ -62,9 +65,14 @@ class ParquetSink:
     def clear(self, run: Run) -> bool:
         return self._stage.clear(run)
 
-    def _newest(self) -> str | None:
-        runs = sorted(self._stage.root.glob("run-*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        return next((str(file) for run in runs for file in sorted(run.glob("*.parquet"))), None)
+    def _newest(self) -> Iterator[str]:
+        """Files of runs, the newest first; those of a run that is removed meanwhile may be among them."""
+        found: list[tuple[int, Path]] = []
+        for run in self._stage.root.glob("run-*"):
+            with suppress(FileNotFoundError):
+                found.append((run.stat().st_mtime_ns, run))
+        for _, run in sorted(found, reverse=True):
+            yield from map(str, sorted(run.glob("*.parquet")))
 
     def _commit(self, run: Run, parts: list[str], rows: int) -> bool:
         if (mark := self.applied(run)) is not None and mark.number >= run.number:

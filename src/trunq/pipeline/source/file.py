@@ -46,6 +46,7 @@ class FileSource(Source):
         self._model = pipeline.source
         self._control = control
         self._types = read_types(pipeline.name, self._model.types)
+        self._is_mixed = pipeline.evolve.sorts
         self._place = place(pipeline.name, self._model.path, self._model.storage)
 
     def plan(self, state: State) -> Plan:
@@ -216,7 +217,7 @@ class FileSource(Source):
                         bad.append({"file": path, "line": line[:_SHOWN]})
                 context.refuse(bad, [["no JSON object"]] * len(bad))
                 if rows:
-                    yield from typed(rows, self._types).to_batches()
+                    yield from typed(rows, self._types, is_mixed=self._is_mixed).to_batches()
 
     def _read_parquet(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
         with self._place.open(path) as opened, parquet.ParquetFile(opened) as file:

@@ -47,6 +47,7 @@ class FunctionSource(Source):
     def __init__(self, pipeline: Pipeline, dsn: str, control: Control) -> None:  # noqa: ARG002  # as all sources
         assert isinstance(pipeline.source, Model)
         self._function = find_function(pipeline.name, pipeline.source.function)
+        self._is_mixed = pipeline.evolve.sorts
         self._what = f"pipeline {pipeline.name}: function {pipeline.source.function}"
 
     def plan(self, state: State) -> Plan:
@@ -59,7 +60,7 @@ class FunctionSource(Source):
     def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
         context.state = dict(slice["state"])
         context.range = slice.get("range")
-        for batch in batches_of(self._function(context), self._what):
+        for batch in batches_of(self._function(context), self._what, is_mixed=self._is_mixed):
             context.check()
             yield batch
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from trunq.arrow.batch import unify
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.api import HttpSource as Model
@@ -40,6 +41,7 @@ class HttpSource(Source):
         self._landings = Landings(self._model.landing, pipeline.name)
         self._control, self._secrets = control, Secrets(pipeline.variables)
         self._types = read_types(pipeline.name, self._model.types)
+        self._is_mixed = pipeline.evolve.sorts
         self._read: Landing | None = None
 
     def plan(self, state: State) -> Plan:
@@ -108,7 +110,8 @@ class HttpSource(Source):
         found = self._found_types(landing, pages, context) if pages > 1 or self._model.each else None
         try:
             for rows in self._rows(landing, pages, context):
-                yield from typed(rows, found or self._types, found).to_batches()
+                made = typed(rows, found or self._types, found, is_mixed=self._is_mixed)
+                yield from made.to_batches()
         except pa.ArrowInvalid as error:
             raise self._mixed(error) from error
 
@@ -117,9 +120,8 @@ class HttpSource(Source):
         schema = pa.schema([])
         try:
             for rows in self._rows(landing, pages, quiet):
-                schema = pa.unify_schemas(
-                    [schema, typed(rows, self._types).schema], promote_options="permissive"
-                )
+                made = typed(rows, self._types, is_mixed=self._is_mixed)
+                schema = unify([schema, made.schema], is_mixed=self._is_mixed)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise self._mixed(error) from error
         return {field.name: field.type for field in schema}

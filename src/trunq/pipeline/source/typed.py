@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from trunq.arrow.batch import array_of
 from trunq.errors import InvalidPipeline
 
 
@@ -20,9 +21,14 @@ def read_types(pipeline: str, types: dict[str, str]) -> dict[str, pa.DataType]:
 
 
 def typed(
-    rows: list[dict[str, Any]], types: dict[str, pa.DataType], names: Iterable[str] | None = None
+    rows: list[dict[str, Any]],
+    types: dict[str, pa.DataType],
+    names: Iterable[str] | None = None,
+    *,
+    is_mixed: bool = False,
 ) -> pa.Table:
-    """Rows as a table, with these columns, or with those that there are.
+    """Rows as a table, with these columns, or with those that there are. If they may be mixed, values of one
+    column that are of several types are texts.
 
     Raises ArrowInvalid for values of one column that are of several types.
     """
@@ -30,7 +36,7 @@ def typed(
     columns = {}
     for name in names:
         try:
-            columns[name] = _column([row.get(name) for row in rows], types.get(name))
+            columns[name] = _column([row.get(name) for row in rows], types.get(name), is_mixed=is_mixed)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise pa.ArrowInvalid(f'column "{name}": {error}') from error
     return pa.table(columns)
@@ -40,9 +46,9 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+def _column(values: list[Any], kind: pa.DataType | None, *, is_mixed: bool) -> pa.Array:
     if kind is None:
-        return pa.array(values)
+        return array_of(values, is_mixed=is_mixed)
     try:
         return pa.array(values, kind)
     except (pa.ArrowTypeError, pa.ArrowInvalid):

@@ -36,6 +36,7 @@ class Fitting:
         if self.there is not None:
             renamed = evolve.renamed(self.there.names, self.given.names)
             self.there = with_names(self.there, renamed)
+            self.given = pa.schema([self._known(each) for each in self.given], self.given.metadata)
         own = OWN if gives_changes(self.pipeline.source) else ()
         known = None if evolve.columns != "quarantine" or self.there is None else {*self.there.names, *own}
         self._new = [name for name in self.given.names if known is not None and name not in known]
@@ -87,11 +88,19 @@ class Fitting:
             for each in batch.schema
             if each.name in names
             and each.type != self.given.field(each.name).type
+            and not pa.types.is_null(self.given.field(each.name).type)
             and evolve.of_type(each.name) == "quarantine"
         }
         new = [name for name in batch.schema.names if evolve.columns == "quarantine" and name not in names]
         fields = [into.get(each.name, each) for each in batch.schema if each.name not in new]
         return _fitted(self.pipeline, batch, into, new, pa.schema(fields), refuse, is_lake=False)
+
+    def _known(self, given: pa.Field) -> pa.Field:
+        """A column whose first rows are null is one of the sink's type."""
+        if self.there is None or given.name not in self.there.names or not pa.types.is_null(given.type):
+            return given
+        there = self.there.field(given.name)
+        return given if self.pipeline.evolve.of_type(given.name) != "quarantine" else there
 
     def _target(self, given: pa.Field) -> pa.Field | None:
         """The column as it is to become; None: as it is."""

@@ -62,7 +62,8 @@ class Flow:
             return
         function = find_function(self._pipeline.name, name)
         what = f"pipeline {self._pipeline.name}: function {name}"
-        yield from batches_of(self._transformed(function, source), what)
+        is_mixed = self._pipeline.evolve.sorts
+        yield from batches_of(self._transformed(function, source), what, is_mixed=is_mixed)
 
     def stage_in(self, engine: Engine, source: Source | None, sink: Sink) -> Staged:
         """Read, transform, check and stage the rows in Spark."""
@@ -89,7 +90,8 @@ class Flow:
         schema = self.schema
         part = self._part or str(uuid.uuid4())
         fitting = self._fitting(sink, schema)
-        newest = Newest(self._pipeline, fitting.schema if fitting else schema)
+        schema = schema if fitting is None else fitting.given
+        newest = Newest(self._pipeline, schema if fitting is None else fitting.schema)
 
         def all_alike() -> Iterator[pa.RecordBatch]:
             batch: pa.RecordBatch | None = first

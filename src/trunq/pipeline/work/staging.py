@@ -18,6 +18,7 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.types import StringType, StructType
 
 from trunq import Client
+from trunq.arrow.batch import unified
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -186,7 +187,11 @@ class Staging:
         with tempfile.TemporaryDirectory(prefix="trunq_landing_", ignore_cleanup_errors=True) as directory:
             landing = Landing(rooted(self.pipeline), self.dsn, self.run, Path(directory))
             landed, slice, self._landed = landed_by_task(self.spark, landing, self.context)
-            yield landed, slice, landed.schema(slice)
+            yield (
+                landed,
+                slice,
+                unified(self.pipeline.name, landed.schemas, is_mixed=self.pipeline.evolve.sorts),
+            )
 
     def _steps(self, control: Control, slice: dict[str, Any], given: pa.Schema) -> Steps | None:
         """What becomes of the columns."""
