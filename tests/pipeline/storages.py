@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,8 @@ class SftpServer:
         """With the connections that it has."""
         if self._process.poll() is None:
             for each in psutil.Process(self._process.pid).children(recursive=True):
-                each.kill()
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
             self._process.kill()
             self._process.wait()
 
