@@ -144,7 +144,7 @@ HELD = {
 
 
 @settings(
-    max_examples=some(8, 100),
+    max_examples=some(5, 100),
     phases=[Phase.generate],
     deadline=None,
     derandomize=True,

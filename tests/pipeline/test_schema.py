@@ -67,6 +67,16 @@ def test_a_column_that_the_source_renames_is_renamed_in_the_sink_with_its_values
     assert len(bench.client.list_schemas(name)) == 2
 
 
+def test_where_the_sink_has_both_names_neither_is_renamed_nor_gone(bench: Bench) -> None:
+    bench.sql("create table moved (id int, n int, amount int)")
+    name = bench.make(ALL, {"format": "table", "table": "moved"}, evolve={"rename": {"n": "amount"}})
+    bench.run(name)
+    bench.sql("alter table source rename n to amount")
+    bench.run(name)
+    assert bench.sql("select id, n, amount from moved order by n") == [(1, 7, None), (1, None, 7)]
+    assert set(bench.client.list_schemas(name)[0].columns) == {"id", "n", "amount"}
+
+
 def test_a_renamed_key_keeps_its_index(bench: Bench) -> None:
     upsert = {"format": "table", "table": "moved", "mode": "upsert"}
     name = bench.make(WINDOW, {**upsert, "key": ["id"]})

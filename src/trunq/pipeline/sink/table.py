@@ -194,13 +194,14 @@ class TableSink(PostgresSink):
             widen(connection, self._target, kinds, self._pipeline.evolve)
             evolve = self._pipeline.evolve.columns
             found = table.fit(connection, self._target, kinds, evolve=evolve)
+            gone = self._pipeline.evolve.gone(catalog.columns(connection, self._target.quoted))
         # What a history compares is as the table keeps it.
         exact = self._target.mode == "history"
         self._columns = [
             (name, _read_as(kinds[name], each, each.kind if exact else each.cast))
             for name, each in found.items()
         ]
-        return {name: each.kind for name, each in found.items()} | self._pipeline.evolve.gone(found)
+        return {name: each.kind for name, each in found.items()} | gone
 
     @contextmanager
     def _refused(self) -> Iterator[None]:
