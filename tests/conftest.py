@@ -78,6 +78,8 @@ LONGEST_FIRST = (
     "pipeline/test_work.py",
     "pipeline/test_chain.py",
     "pipeline/test_kill.py",
+    "pipeline/test_kill_spark.py",
+    "pipeline/test_cluster.py",
     "pipeline/test_storage_sink.py",
     "chaos",
     "spark",

@@ -124,6 +124,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_shares": (OWNER, {"pipeline": "there"}),
     "list_schedule_runs": (OWNER, {"schedule": "there"}),
     "list_schema_changes": (OWNER, {"pipeline": "there"}),
+    "list_schemas": (OWNER, {"pipeline": "there"}),
     "list_instances": (OWNER, {"pipeline": "there"}),
     "show_compaction": (OWNER, {"pipeline": "there"}),
     "list_schedules": (OWNER, {}),

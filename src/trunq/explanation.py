@@ -121,6 +121,10 @@ SPARK_TROUBLE: Final = (
         "start the session with archives='venv.tar.gz#environment'",
     ),
     (
+        r"trunq: (?P<what>\S+ on \S+ is Python [\d.]+, and the driver has [\d.]*\d)",
+        "{what}: install the driver's on each machine, at the same path",
+    ),
+    (
         r"Python worker exited unexpectedly"
         # Java says no more than this when the other end of a pipe is gone: an EOFException has no text.
         r"|terminated with exception: (?:Broken pipe|Connection reset|.*EOF| *SQLSTATE)",

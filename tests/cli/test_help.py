@@ -37,7 +37,7 @@ COMMANDS = [
         for verb in ("create", "list", "run", "show", "cancel", "pause", "resume", "backfill", "state")
     ),
     *(["pipeline", verb] for verb in ("skip", "accept", "quarantine", "drop", "instances", "compact")),
-    *(["pipeline", verb] for verb in ("shares", "plan")),
+    *(["pipeline", verb] for verb in ("shares", "plan", "schema")),
     *(["webhook", verb] for verb in ("create", "list", "drop", "serve")),
     *(["message", verb] for verb in ("show", "list", "progress", "find", "resume", "cancel", "delete")),
     *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),

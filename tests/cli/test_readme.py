@@ -1,4 +1,4 @@
-"""The README's program does what the README says, run as it is written there."""
+"""The programs of the README and of the tour do what the pages say, run as they are written there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+TOUR = (ROOT / "docs/tour.md").read_text()
 
 PUBLISH = "select trunq.publish('orders', jsonb_build_object('order', %s::int))"
 
 
 def block(after: str, language: str) -> str:
     """The first block of a language after a text."""
-    found = re.search(rf"```{language}\n(.*?)```", README[README.index(after) :], re.DOTALL)
+    page = README if after in README else TOUR
+    found = re.search(rf"```{language}\n(.*?)```", page[page.index(after) :], re.DOTALL)
     assert found
     return found[1]
 
@@ -59,14 +61,14 @@ def test_the_programs_are_among_the_examples(program: str, after: str) -> None:
     assert (ROOT / "examples" / program).read_text() == block(after, "python")
 
 
-def test_the_page_about_spark_runs_the_program_of_the_readme() -> None:
+def test_the_page_about_spark_runs_the_program_of_the_tour() -> None:
     assert (
         f"`lake.py`:\n\n```python\n{block('## Spark', 'python')}```"
         in (ROOT / "docs/pipeline/spark.md").read_text()
     )
 
 
-def test_the_statements_of_the_readme_publish(database: str, connection: psycopg.Connection[Any]) -> None:
+def test_the_statements_of_the_tour_publish(database: str, connection: psycopg.Connection[Any]) -> None:
     connection.execute("select trunq.create_queue('orders')")
     *statements, copy, _ = block("## Publishing", "sql").split(";")
     for statement in statements:
@@ -79,7 +81,7 @@ def test_the_statements_of_the_readme_publish(database: str, connection: psycopg
 
 @pytest.fixture
 def following(tmp_path: Path, database: str, connection: psycopg.Connection[Any]) -> Iterator[Path]:
-    """The README's batch reader with its leader, in a folder that was empty; one order is there."""
+    """The tour's batch reader with its leader, in a folder that was empty; one order is there."""
     connection.execute("select trunq.create_queue('orders')")
     connection.execute(PUBLISH, (1,))
     (tmp_path / "ledger.py").write_text(block("## Several readers", "python"))
@@ -114,7 +116,7 @@ def test_the_batch_reader_reads_what_is_there_and_what_comes(
 def test_several_pools_of_workers_see_every_message(database: str) -> None:
     with Client(database) as client:
         client.create_queue("orders")
-        for call in re.findall(r'`(client\.subscribe\("[^`]*\))`', README):
+        for call in re.findall(r'`(client\.subscribe\("[^`]*\))`', TOUR):
             eval(call, {"client": client})  # noqa: S307
         client.publish("orders", {"order": 1})
         assert {(row.subscription, row.ready) for row in client.status("orders")} == {
@@ -128,3 +130,7 @@ def test_the_first_screen_has_the_two_commands_and_the_program() -> None:
     assert any(line.startswith("make demo") for line in screen)
     assert any(line.startswith("make test") for line in screen)
     assert "## Your own program" in screen
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(README.split()) < 1200

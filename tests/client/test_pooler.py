@@ -391,6 +391,7 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     client.set_pipeline_state(pipeline, {"of": pipeline})
     assert client.set_pipeline_state(pipeline, {}) == {"of": pipeline}
     assert client.list_schema_changes(pipeline) == []
+    assert client.list_schemas(pipeline) == []
     assert client.list_instances(pipeline) == []
     assert client.show_compaction(pipeline) == []
     assert client.count_quarantine(pipeline) == []

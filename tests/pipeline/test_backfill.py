@@ -92,6 +92,27 @@ def test_killed_at_a_share_a_backfill_goes_on_with_that_share(filled: Bench, poi
     assert states(filled) == ["done"] * 4
 
 
+def test_a_share_that_was_planned_of_another_definition_is_planned_anew(filled: Bench) -> None:
+    id = ask(filled)
+    asked, control = filled.asked(id), filled.executor.control
+    slice = {"range": filled.client.list_shares("moved")[0].range}
+    opened = control.open(asked)
+    filled.sql("create table other as table source")
+    filled.make({"format": "table", "table": "other"}, UPSERT, name="moved")
+    assert control.begin(asked, opened, slice) is None
+    opened = control.open(asked)
+    assert opened["definition"]["source"]["table"] == "other"
+    # A usual run beside it moves the state, and nothing of the share.
+    filled.sql("insert into other values (99, '2031-01-01', now(), 'new')")
+    before = filled.client.list_pipelines()[0].state
+    filled.run("moved")
+    assert filled.client.list_pipelines()[0].state != before
+    assert control.begin(asked, opened, slice) is not None
+    Runner(filled.dsn, until_empty=True).run()
+    assert filled.client.list_backfills("moved")[0].outcome == "done"
+    assert there(filled) == [*range(1, ROWS + 1), 99]
+
+
 def test_a_share_that_fails_three_times_is_left_out_and_the_others_arrive(filled: Bench) -> None:
     filled.sql("alter table moved add check (id <> 15)")
     ask(filled)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.timeout(900)
 Start = Callable[..., subprocess.Popen[str]]
 
 EVERY: Final = ALL or bool(os.environ.get("TRUNQ_KILLS"))
-KINDS: Final = [kind for kind in SINKS if "replace" not in kind and kind != "delta partitions"]
+KINDS: Final = [
+    kind for kind in SINKS if not any(word in kind for word in ("replace", "partitions", "apply"))
+]
 """Those of a window, which is read in shares."""
 CHOSEN: Final = KINDS if EVERY else list(FIRST)
 LOCK: Final = 4711
@@ -155,6 +158,27 @@ def test_of_tasks_that_are_done_twice_beside_each_other_the_sink_takes_one(
         with made.shut():
             wait_until(lambda: _alive(driver) and made.waiting() == 2, 300, kind)
         made.check(name, kind)
+
+
+def test_executors_of_another_python_are_refused_before_anything_runs(
+    cluster: Cluster, moving: Callable[[str], Moving], start: Start, tmp_path: Path
+) -> None:
+    # A runner of several slots, and two messages: neither begins its run.
+    made, other = moving("false"), tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 3.1\n")
+    other.chmod(0o755)
+    name = made.ask("append")
+    run = ("-m", "trunq", "pipeline", "run", name)
+    refused = start(cluster, *run, **{"spark.executorEnv.TRUNQ_REAL_PYTHON": str(other)})
+    _, said = refused.communicate(timeout=300)
+    assert refused.returncode == 1, said
+    version = "{}.{}".format(*sys.version_info)
+    assert f"executors of {cluster.master} have Python 3.1, and the runner has {version}: nothing was" in said
+    assert f"install Python {version} with trunq on each machine" in said
+    assert "Traceback" not in said
+    assert made.bench.client.list_runs(name) == []
+    assert start(cluster, *run).wait(300) == 0
+    made.check(name, "append")
 
 
 @pytest.mark.skipif(not ALL, reason="TRUNQ_TEST_ALL starts a cluster of its own")

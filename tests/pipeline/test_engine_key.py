@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,47 @@ def test_a_runner_starts_its_session_for_a_pipeline_of_spark() -> None:
     assert _needs_our_session({"engine": "spark"})
     assert not _needs_our_session({"engine": "spark", "isolate": True})
     assert not _needs_our_session({"engine": "process"})
+
+
+WAITING = """
+import threading
+from trunq.pipeline.engine import Engine
+from trunq.pipeline.errors import Wait
+
+engine, told = Engine(master="spark://127.0.0.1:1"), []
+engine.is_patient = True
+
+
+def need():
+    try:
+        engine.require_warm()
+    except Exception as error:
+        told.append(type(error).__name__)
+    else:
+        told.append("ready")
+
+
+for _ in range(20):
+    threads = [threading.Thread(target=need) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print(len(told), *sorted(set(told) - {"Wait"}))
+"""
+
+
+def test_all_runs_that_wait_for_a_session_hear_that_it_does_not_start() -> None:
+    """An archive needs a name."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING],
+        env={**os.environ, "TRUNQ_SPARK_ARCHIVES": "venv.tar.gz"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["160", "SparkError"], done.stderr[-3000:]
 
 
 @pytest.mark.usefixtures("spark")

@@ -86,9 +86,9 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
     return {"columns": columns, "checks": [{**check, "otherwise": draw(answers)} for check in checks]}
 
 
-def outcome(bench: Bench, sink: str, **parts: Any) -> Any:
-    """All that a pipeline makes of the table."""
-    bench.sql(f"drop table if exists {sink}")
+def outcome(bench: Bench, sink: str, made: str = "", **parts: Any) -> Any:
+    """All that a pipeline makes of the table; `made` makes that of its sink."""
+    bench.sql(f"drop table if exists {sink}; {made}")
     name = bench.make({**TABLE, "changes": "all"}, {"format": "table", "table": sink}, **parts)
     done = bench.run(name)
     rows: list[str] = []
@@ -130,6 +130,54 @@ def test_both_engines_give_the_same_rows_reasons_and_counts(
     there = outcome(bench, "by_spark", sql=["select * from input"], **parts)
     here = outcome(bench, "by_process", **parts)
     assert comparable(here) == comparable(there)
+
+
+HELD = {
+    "i": ("smallint", "numeric(3,1)", "text", "float8", "date"),
+    "w": ("int", "float8", "boolean", "date", "timestamptz", "numeric(6,1)", "varchar(2)", "numeric"),
+    "f": ("bigint", "text", "real", "numeric", "numeric(4,2)"),
+    "n": ("int", "float8", "text", "numeric(3,1)", "boolean"),
+    "d": ("text", "timestamp", "int"),
+    "t": ("date", "text", "timestamptz"),
+    "b": ("int", "text"),
+}
+
+
+@settings(
+    max_examples=some(8, 100),
+    phases=[Phase.generate],
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=12),
+    held=st.fixed_dictionaries({name: st.sampled_from(kinds) for name, kinds in HELD.items()}),
+)
+def test_both_engines_keep_out_the_same_values_that_the_sink_does_not_hold(
+    bench: Bench, rows: list[dict[str, Any]], held: dict[str, str]
+) -> None:
+    bench.sql("drop table if exists source")
+    bench.sql(
+        "create table source (i int, w text, f float8, n numeric(10,2), d date, t timestamp, b boolean)"
+    )
+    with bench.connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into source values (%(i)s, %(w)s, %(f)s, %(n)s, %(d)s, %(t)s, %(b)s)", rows
+        )
+    columns = ", ".join(f"{name} {kind}" for name, kind in held.items())
+    ways: dict[str, dict[str, Any]] = {
+        "process": {"engine": "process"},
+        "tasks": {"engine": "spark"},
+        "frames": {"sql": ["select * from input"]},
+    }
+    found = []
+    for way, parts in ways.items():
+        made = f"create table by_{way} ({columns})"
+        found.append(comparable(outcome(bench, f"by_{way}", made, evolve="quarantine", **parts)))
+    assert found[0] == found[1] == found[2]
+    assert found[0]["counts"][1] + found[0]["counts"][2] == len(rows)
 
 
 def comparable(told: dict[str, Any]) -> dict[str, Any]:

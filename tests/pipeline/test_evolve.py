@@ -135,10 +135,14 @@ def test_a_table_that_is_held_fails_the_run_in_a_sentence(
 
 def test_what_cannot_be_is_refused_before_anything_runs() -> None:
     for evolve, sink, words in (
-        ("grow", MOVED, "evolve: 'grow' is none of add, refuse, ignore, widen"),
+        ("grow", MOVED, "evolve: 'grow' is none of add, refuse, ignore, widen, quarantine, freeze"),
         ({"type": "widen"}, MOVED, "there is no evolve.type; is it types"),
-        ("widen", {"format": "delta", "path": "/lake"}, "a sink of format 'delta' keeps those that it has"),
-        ({"column": {"n": "widen"}}, {"format": "parquet", "path": "/lake"}, "evolve widens types"),
+        (
+            "widen",
+            {"format": "queue", "queue": "q"},
+            "a sink of format 'queue' has no columns: leave widen out",
+        ),
+        ({"tables": "refuse"}, {"format": "queue", "queue": "q"}, "leave tables out"),
     ):
         with pytest.raises(InvalidPipeline, match=words):
             Pipeline("p", source=TABLE, sink=sink, evolve=evolve)

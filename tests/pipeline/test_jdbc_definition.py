@@ -51,6 +51,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     (TABLE, {**SOURCE, "mode": "upsert"}, {}, "mode = 'upsert' needs key = ['...']"),
     (TABLE, {**SOURCE, "key": ["id"]}, {}, "key and newest are for mode = 'upsert'"),
     (TABLE, {**SOURCE, "url": "jdbc:oracle:thin:@h"}, {}, "jdbc:oracle can be read alone"),
+    (TABLE, SOURCE, {"evolve": "widen"}, "has no columns that change: leave widen out"),
     (TABLE, SOURCE, {"stamp": True}, "a sink of format 'jdbc' has none: leave it out"),
 ]
 

@@ -319,6 +319,61 @@ def test_a_run_of_changes_that_is_open_is_one_of_changes(filled: Bench, planning
     assert planning(name).reads == "what run 2, which is open, has to read: changes of source"
 
 
+@pytest.mark.parametrize("sink", [MOVED, {"format": "delta", "path": "lake"}], ids=["table", "delta"])
+def test_a_captured_table_is_read_whole_first_and_then_its_changes(
+    filled: Bench, planning: Planning, sink: dict[str, Any]
+) -> None:
+    source = {**TABLE, "changes": "capture"}
+    name = filled.make(source, {**sink, "mode": "apply", "deletes": "soft"})
+    first = planning(name)
+    assert (first.reads, first.rows, first.is_exact) == ("all rows of source", 7, True)
+    assert list(first.added) == [*COLUMNS, "deleted_at"]
+    assert not filled.client.list_captures()
+    assert filled.run(name)["rows_out"] == 7
+    then = planning(name)
+    assert (then.reads, list(then.columns or ()), then.added) == (
+        "nothing is new",
+        [*COLUMNS, "deleted_at"],
+        {},
+    )
+    filled.sql("update source set word = 'x' where id < 3; delete from source where id = 7")
+    then = planning(name)
+    assert (then.reads, then.rows, then.is_exact) == ("changes of source", 3, False)
+    assert (list(then.columns or ()), then.added) == ([*COLUMNS, "deleted_at"], {})
+    assert filled.run(name)["rows_out"] == 3
+    filled.sql("truncate source; insert into source (id) values (9)")
+    assert planning(name).reads == "all rows of source anew: it was truncated"
+    filled.sql("alter table source add born date default now()")
+    then = planning(name)
+    assert then.reads == "all rows of source anew: its columns changed"
+    assert list(then.added) == ["born"]
+    assert filled.run(name)["rows_out"] == then.rows == 1
+    filled.client.uncapture("source")
+    assert "was not captured for a while" in why(planning(name))
+
+
+@pytest.mark.parametrize("sink", [MOVED, {"format": "delta", "path": "lake"}], ids=["table", "delta"])
+def test_versions_have_the_times_from_and_to_which_they_are_valid(
+    filled: Bench, planning: Planning, sink: dict[str, Any]
+) -> None:
+    name = filled.make(TABLE, {**sink, "mode": "history", "key": ["id"]})
+    assert list(planning(name).added) == [*COLUMNS, "valid_from", "valid_to"]
+    filled.run(name)
+    filled.sql("insert into source (id) values (8)")
+    then = planning(name)
+    assert (list(then.columns or ()), then.added) == ([*COLUMNS, "valid_from", "valid_to"], {})
+
+
+def test_each_change_of_a_captured_table_says_what_it_is(filled: Bench, planning: Planning) -> None:
+    name = filled.make({**TABLE, "changes": "capture"}, MOVED)
+    assert list(planning(name).added) == ["_op", "_changed_at", *COLUMNS]
+    filled.run(name)
+    filled.sql("update source set word = 'x'; update source set word = 'y' where id = 1")
+    then = planning(name)
+    assert (then.reads, then.rows, then.is_exact) == ("changes of source", 8, True)
+    assert filled.run(name)["rows_out"] == 8
+
+
 def test_a_column_that_would_be_widened_is_told_and_one_that_may_not_is_refused(
     filled: Bench, planning: Planning
 ) -> None:

@@ -12,7 +12,7 @@ from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
 from trunq.pipeline.errors import Outrun
-from trunq.pipeline.sink import delta, repartition
+from trunq.pipeline.sink import delta, rewrite
 
 TABLE = {"format": "table", "table": "source"}
 LAKE: dict[str, Any] = {"format": "delta", "path": "lake", "partition_by": ["day"]}
@@ -73,12 +73,12 @@ def test_a_rewrite_that_dies_before_its_entry_changes_nothing_and_is_done_by_the
 ) -> None:
     change(written, {**LAKE, "partition_by": ["shop"]}, evolve=REWRITE)
     with monkeypatch.context() as patched:
-        patched.setattr(repartition, "CommitProperties", lambda **_: 1 / 0)
+        patched.setattr(rewrite, "CommitProperties", lambda **_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             written.run("into_lake")
     assert (partitions(), ids()) == (["day"], [0, 1, 2, 3, 4])
     with monkeypatch.context() as patched:
-        patched.setattr(repartition, "write_deltalake", _after(write_deltalake))
+        patched.setattr(rewrite, "write_deltalake", _after(write_deltalake))
         with pytest.raises(ZeroDivisionError):
             written.run("into_lake")
     assert (partitions(), ids()) == (["shop"], [0, 1, 2, 3, 4])
@@ -98,7 +98,7 @@ def test_a_row_that_another_writes_meanwhile_is_in_the_new_partitions(
     written: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(written, {**LAKE, "partition_by": ["shop"]}, evolve=REWRITE)
-    original, met = repartition.write_deltalake, []
+    original, met = rewrite.write_deltalake, []
 
     def meeting(*given: Any, **more: Any) -> None:
         if not met:
@@ -106,7 +106,7 @@ def test_a_row_that_another_writes_meanwhile_is_in_the_new_partitions(
             write_deltalake("lake", DeltaTable("lake").to_pyarrow_table().slice(0, 1), mode="append")
         original(*given, **more)
 
-    monkeypatch.setattr(repartition, "write_deltalake", meeting)
+    monkeypatch.setattr(rewrite, "write_deltalake", meeting)
     written.run("into_lake")
     table = DeltaTable("lake")
     assert len(ids()) == 7

@@ -182,7 +182,7 @@ def test_of_a_storage_that_knows_the_first_of_two_conditions_delta_needs_no_more
 
 def test_an_extra_that_is_missing_is_told(one: Bench, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline("p", source=ONE, sink=next(sinks(s3, s3.bucket())))
-    monkeypatch.setattr(need, "_is_there", lambda module: module != "obstore")
+    monkeypatch.setattr(need, "is_there", lambda module: module != "obstore")
     assert list(need.missing(pipeline)) == [
         "it needs obstore, which is not here: pip install 'trunq[storage]' where it runs"
     ]

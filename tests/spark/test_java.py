@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,10 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
         (
             {"TRUNQ_REAL_PYTHON": "./environment/bin/python"},
             "there is no Python at ./environment/bin/python on",
+        ),
+        (
+            {"TRUNQ_REAL_PYTHON": sys.executable, "TRUNQ_PYTHON_VERSION": "3.1"},
+            "is Python {}.{}, and the driver has 3.1".format(*sys.version_info),
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from calling import ask, fetch
 from conftest import Connect
+from pipeline.killing import execute_and_die
+from pipeline.piping import Bench
 from trunq import downgrade, install
 from trunq.errors import SchemaError
+from trunq.pipeline.runner import Runner
 from trunq.sql import migrations
 
 SOURCE = {"format": "http", "url": "http://shop.example/orders"}
@@ -72,7 +76,6 @@ def test_a_webhook_of_a_newer_scheme_holds_a_downgrade_up(
         {"sink": {**SINK, "mode": "apply", "key": ["id"]}},
         {"sink": {**SINK, "mode": "upsert", "missing": "delete"}},
         {"sink": {"format": "delta", "path": "/lake", "mode": "history"}},
-        {"evolve": {"partitions": "rewrite"}},
     ],
     ids=str,
 )
@@ -87,6 +90,53 @@ def test_a_pipeline_that_takes_changes_in_a_newer_way_holds_a_downgrade_up(
     assert "changes = capture, mode apply" in str(caught.value.hint)
     ask(session, "create_pipeline", pipeline="orders", definition=plain)
     downgrade.downgrade(database, 48, tmp_path / "dropped")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"evolve": {"partitions": "rewrite"}},
+        {"stamp": True},
+        {"columns": {"cast": {"id": {"a": "int64"}}}},
+    ],
+    ids=str,
+)
+def test_what_lakes_have_since_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    session = connect()
+    plain = {"source": {"format": "table", "table": "orders"}, "sink": SINK}
+    ask(session, "create_pipeline", pipeline="orders", definition={**plain, **change})
+    with pytest.raises(SchemaError, match='pipeline "orders" has stamp, compact') as caught:
+        downgrade.downgrade(database, 52, tmp_path / "dropped")
+    assert caught.value.hint == "create it without them"
+    ask(session, "create_pipeline", pipeline="orders", definition=plain)
+    downgrade.downgrade(database, 52, tmp_path / "dropped")
+
+
+@pytest.mark.parametrize("way_out", ["runner", "leave"])
+def test_what_a_dropped_pipeline_left_holds_a_downgrade_up_until_a_runner_has_removed_it(
+    database: str, connect: Connect, tmp_path: Path, way_out: str
+) -> None:
+    session = connect()
+    bench = Bench(database, session)
+    session.execute("create table source as select 1 as id")
+    name = bench.make({"format": "table", "table": "source"}, SINK, name="orders")
+    message = bench.client.run_pipeline(name)
+    assert execute_and_die(database, bench.asked(message), "written") == -signal.SIGKILL
+    bench.client.drop_pipeline(name)
+    stages = "select count(*) from pg_class where relname like 'stage\\_%'"
+    assert fetch(session, stages) == 1
+    with pytest.raises(SchemaError, match='pipeline "orders" was dropped, and its sink may') as caught:
+        downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert "trunq worker trunq.pipeline.runner:worker; to leave it there: delete" in str(caught.value.hint)
+    if way_out == "runner":
+        Runner(database, until_empty=True).run()
+        assert fetch(session, stages) == 0
+    else:
+        session.execute("delete from trunq.pipeline_left")
+    bench.close()
+    back_and_forth(database, session, tmp_path)
 
 
 def test_an_older_release_does_not_take_a_pause_for_a_limit(

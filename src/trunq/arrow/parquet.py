@@ -37,6 +37,8 @@ class DataFile:
     partition: Mapping[str, str | None]
     statistics: str
     modified_at: int
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of the columns whose type may become a wider one."""
 
 
 class FileSet:
@@ -141,6 +143,7 @@ class _OpenFile:
             partition=self.partition,
             statistics=json.dumps(describe(metadata, self._with_nan), ensure_ascii=False),
             modified_at=int(status.st_mtime * 1000),
+            types={each.name: str(each.type) for each in self._writer.schema if _may_widen(each.type)},
         )
 
     def discard(self) -> None:
@@ -151,6 +154,11 @@ class _OpenFile:
             # It would try once more when it is collected.
             self._writer.is_open = False
         (self.root / self.path).unlink(missing_ok=True)
+
+
+def _may_widen(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+                or pa.types.is_floating(kind) or pa.types.is_date(kind))  # fmt: skip
 
 
 def split(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from trunq.connection.address import complete
+from trunq.arrow.adbc import connect
 from trunq.errors import InvalidArgument
 
 BATCH_BYTES: Final = 8 << 20
@@ -40,22 +40,6 @@ def set_local(settings: dict[str, str]) -> str:
     return f"select {chosen}"
 
 
-def has_adbc() -> bool:
-    """Whether ADBC is installed."""
-    try:
-        import adbc_driver_postgresql.dbapi  # noqa: F401, PLC0415  # slow to import
-    except ImportError:
-        return False
-    return True
-
-
-def connect(dsn: str, application_name: str) -> Any:
-    """A connection by ADBC. Its first statement begins a transaction."""
-    import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415  # slow to import
-
-    return adbc.connect(complete(dsn, application_name))
-
-
 def begin(cursor: Any, settings: dict[str, str]) -> None:
     """Begin a transaction with these settings."""
     # An older snapshot finds a table empty that was rewritten meanwhile.
@@ -65,7 +49,7 @@ def begin(cursor: Any, settings: dict[str, str]) -> None:
 
 
 def run(cursor: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a query by ADBC, in the types of `schema`."""
+    """The rows of a query by ADBC, in the types of `schema`. They are Postgres' own: see `adbc`."""
     cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
     cursor.execute(query)
     for batch in cursor.fetch_record_batch():

@@ -24,6 +24,7 @@ from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
 from trunq.cli.pipeline import pipeline
 from trunq.cli.pipeline import plan as _plan  # noqa: F401
+from trunq.cli.pipeline import schema as _schema  # noqa: F401
 from trunq.cli.stream import group, mover
 from trunq.cli.work import dead, hold, memo, message, worker
 

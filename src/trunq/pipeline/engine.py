@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ _SETTINGS: Final = {"spark.scheduler.mode": "FAIR"}
 _PATIENCE: Final = 2.0
 """Seconds for which a run waits in place while the session is being warmed."""
 _LATE: Final = 60.0
+_DYING: Final = 10.0
+"""Seconds between the end of a process' connections and its own, at the most."""
 _GROUP: Final = (
     "spark.jobGroup.id",
     "spark.job.description",
@@ -53,15 +56,14 @@ class Engine:
         self._master, self._memory = master, memory
         self._starting = threading.Lock()
         self._session: SparkSession | None = None
-        self._warming: threading.Thread | None = None
+        self._handing = threading.Lock()
+        self._warming: _Warming | None = None
         self._is_closed = False
         self._is_own = False
         self.is_patient = False
         """Runs that need the session are put off while it starts, whoever was first to need it."""
         self._is_proven = False
         """Python has done a job in this session."""
-        self._unfit: Exception | None = None
-        """Why it has not."""
         self._known: set[tuple[str | None, ...]] = set()
         """Statements that Spark can read."""
 
@@ -150,8 +152,11 @@ class Engine:
         """Start the session beside whoever calls, and have it do an empty job in which Python has a part: the
         first is slow. On a cluster, that job waits until there is an executor.
         """
-        self._unfit = None
-        self._warming = threading.Thread(target=self._warm, name="trunq-warm", daemon=True)
+        with self._handing:
+            self._start_warming()
+
+    def _start_warming(self) -> None:
+        self._warming = _Warming(self._warm)
         self._warming.start()
 
     def require_warm(self) -> None:
@@ -159,15 +164,20 @@ class Engine:
         executors would keep others, which need no Spark, from its slot. Raises SparkError where executors
         cannot do what tasks are.
         """
-        if self.is_patient and self._warming is None and not self._is_proven:
-            self.warm()
-        if (warming := self._warming) is not None:
+        with self._handing:
+            if self.is_patient and self._warming is None and not self._is_proven:
+                self._start_warming()
+            warming = self._warming
+        if warming is not None:
             warming.join(_PATIENCE)
             if warming.is_alive():
                 raise Wait(_PATIENCE, "Spark starts, or its cluster has no free executor")
-            self._warming, unfit, self._unfit = None, self._unfit, None
-            if unfit is not None:
-                raise unfit
+            with self._handing:
+                # Whoever comes next tries again; all who waited for this one are told the same.
+                if self._warming is warming:
+                    self._warming = None
+            if warming.unfit is not None:
+                raise warming.unfit
         elif not self._is_proven and not is_local(str(self.session().sparkContext.master)):
             self._prove()
 
@@ -186,7 +196,8 @@ class Engine:
             raise unfit(str(session.sparkContext.master), error) from error
         self._is_proven = True
 
-    def _warm(self) -> None:
+    def _warm(self) -> Exception | None:
+        """Why it cannot be."""
         late = threading.Timer(
             _LATE, log.warning, ["Spark has had no free executor for a minute: runs that need it wait"]
         )
@@ -195,11 +206,12 @@ class Engine:
         try:
             self._prove()
         except Exception as error:
-            self._unfit = error
             if not self._is_closed:
                 log.error("Spark does not start, so runs that need it will fail: %s", error)
+            return error
         finally:
             late.cancel()
+        return None
 
     def follow(self, run: Run) -> dict[str, int]:
         """How many tasks the jobs of an attempt have, and how many of them are done; {}: no jobs yet."""
@@ -242,7 +254,10 @@ class Engine:
             # Its master may end an application whose Java process lives on, and so may the driver's own code.
             is_stopped = context._jsc is None or context._jsc.sc().isStopped()
         except Exception:
-            is_stopped = self._is_dead(context)
+            # A process that is killed closes its sockets a moment before it has exited.
+            with suppress(subprocess.TimeoutExpired):
+                context._gateway.proc.wait(_DYING)
+            return "the Java process of Spark" if self._is_dead(context) else None
         return "the application of Spark" if is_stopped else None
 
     def _is_dead(self, context: Any) -> bool:
@@ -265,6 +280,18 @@ class Engine:
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         Session._instantiatedSession = None
         Session._activeSession = None
+
+
+class _Warming(threading.Thread):
+    """The session on its way; `unfit`: why it did not arrive."""
+
+    def __init__(self, warm: Callable[[], Exception | None]) -> None:
+        super().__init__(name="trunq-warm", daemon=True)
+        self._warm = warm
+        self.unfit: Exception | None = None
+
+    def run(self) -> None:
+        self.unfit = self._warm()
 
 
 def _is_running() -> bool:

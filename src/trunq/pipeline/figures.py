@@ -26,7 +26,7 @@ T = TypeVar("T")
 _UTC: Final = pa.timestamp("us", "UTC")
 """A time without a zone is taken as UTC."""
 
-SinkColumns = dict[str, str]
+SinkColumns = dict[str, str | None]
 """Columns with their types, as a sink has them."""
 
 

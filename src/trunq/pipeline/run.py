@@ -34,6 +34,7 @@ from trunq.pipeline.look import is_known, look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink
+from trunq.pipeline.sink.contract import require_there
 from trunq.pipeline.source import Plan, Source
 from trunq.pipeline.work.flow import Flow
 
@@ -173,7 +174,9 @@ class Executor:
         state was set.
         """
         self._warm_for(pipeline)
-        sinks.make(pipeline, self.dsn).check()
+        sink = sinks.make(pipeline, self.dsn)
+        sink.check()
+        require_there(pipeline, sink)
         if asked.is_resend:
             reason = (asked.payload or {}).get("reason")
             ids = self.control.quarantined(pipeline.name, reason)

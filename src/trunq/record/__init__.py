@@ -20,6 +20,7 @@ from trunq.record.pipeline import PipelineRun as PipelineRun
 from trunq.record.pipeline import PipelineState as PipelineState
 from trunq.record.pipeline import Quarantined as Quarantined
 from trunq.record.pipeline import QuarantineReason as QuarantineReason
+from trunq.record.pipeline import Schema as Schema
 from trunq.record.pipeline import SchemaChange as SchemaChange
 from trunq.record.schedule import ScheduleChange as ScheduleChange
 from trunq.record.schedule import ScheduleRun as ScheduleRun

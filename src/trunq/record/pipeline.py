@@ -77,11 +77,24 @@ class PipelineRun(NamedTuple):
 
 
 class SchemaChange(NamedTuple):
-    """A row of `list_schema_changes`; `type_before` None: the column was new with that run."""
+    """A row of `list_schema_changes`; `type_before` None: the column was new with that run; `type` None: it
+    was renamed.
+    """
 
     column_name: str
     type_before: str | None
-    type: str
+    type: str | None
+    number: int
+    backfill: int
+    noted_at: datetime
+
+
+class Schema(NamedTuple):
+    """A row of `list_schemas`, a version of the columns of a sink; `changed`: what is new in it."""
+
+    version: int
+    columns: dict[str, str]
+    changed: dict[str, str | None]
     number: int
     backfill: int
     noted_at: datetime

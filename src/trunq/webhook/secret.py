@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from trunq.errors import InvalidArgument
+from trunq.wire.signing import signing_key
 
 SECRET: Final = "TRUNQ_PUSH_SECRET"  # noqa: S105  # the name of a variable
 """What has the secret in the environment of the worker, and of the server that callbacks come to."""
@@ -23,16 +22,7 @@ class Secret:
     @classmethod
     def read(cls, text: str | None) -> Secret:
         """From `whsec_` and base64, as Standard Webhooks writes it."""
-        try:
-            raw = base64.b64decode((text or "").strip().removeprefix("whsec_"), validate=True)
-        except binascii.Error:
-            raw = b""
-        if not 24 <= len(raw) <= 64:
-            raise InvalidArgument(
-                f"{SECRET} is to be a secret of 24 to 64 bytes in base64, after whsec_",
-                'echo "whsec_$(openssl rand -base64 32)" makes one',
-            )
-        return cls(raw)
+        return cls(signing_key(SECRET, text))
 
     def sign(self, id: str, timestamp: int, body: bytes) -> str:
         """The header webhook-signature."""

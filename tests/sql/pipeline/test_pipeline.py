@@ -66,7 +66,7 @@ def test_a_circle_is_found_among_more_ways_than_can_be_walked(connection: Connec
         ("drop_pipeline", {}), ("pause_pipeline", {}), ("resume_pipeline", {}), ("run_pipeline", {}),
         ("backfill_pipeline", {"range": {"a": 1}}), ("set_pipeline_state", {"state": {}}),
         ("cancel_pipeline", {}), ("list_runs", {}), ("list_quarantine", {}), ("count_quarantine", {}),
-        ("list_schema_changes", {}), ("show_compaction", {}), ("list_pipelines", {}),
+        ("list_schema_changes", {}), ("list_schemas", {}), ("show_compaction", {}), ("list_pipelines", {}),
         ("resend_quarantine", {}), ("purge_quarantine", {}), ("skip_pipeline", {}), ("accept_pipeline", {}),
     ],
 )  # fmt: skip

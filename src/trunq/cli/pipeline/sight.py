@@ -176,5 +176,8 @@ def _size(bytes: int | None) -> str | None:
 
 def _with_change(change: Row) -> Row:
     before = change["type_before"]
-    said = f"added as {change['type']}" if before is None else f"from {before} to {change['type']}"
+    if change["type"] is None:
+        said = "renamed"
+    else:
+        said = f"added as {change['type']}" if before is None else f"from {before} to {change['type']}"
     return {**change, "column": change["column_name"], "change": said}

@@ -52,6 +52,7 @@ from trunq.record import (
     Role,
     ScheduleRun,
     ScheduleState,
+    Schema,
     SchemaChange,
     Statistic,
     Status,
@@ -1241,7 +1242,8 @@ class AsyncPassing(AsyncAccess):
     ) -> list[BackfillShare]:
         """The shares of a backfill (of the newest one, without `backfill`), `limit` of them at most (100):
         first those that failed, then in their order. state: waiting, running, done, failed or cancelled;
-        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone.
+        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone,
+        and, of share 1 as it was first asked for, all of the backfill, which has the same id.
 
         Raises InvalidArgument, PipelineNotFound; InvalidPipeline for a backfill that there is not.
         """
@@ -1518,7 +1520,7 @@ class AsyncPassing(AsyncAccess):
     ) -> list[SchemaChange]:
         """How the columns that the sink of a pipeline has for its rows have changed since its first run into
         it, newest first, `limit` of them at most (100): the run with which a column was new (type_before
-        None), or had another type than before.
+        None), had another type than before, or was renamed (type None).
 
         Of sinks with columns: tables, Delta and Parquet.
 
@@ -2659,6 +2661,19 @@ class AsyncPassing(AsyncAccess):
             limit=limit,
             before=moment("before", before),
         )
+
+    async def list_schemas(
+        self, pipeline: str, limit: int | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[Schema]:
+        """Every version of the columns that the sink of a pipeline has for its rows, newest first, `limit` of
+        them at most (100): columns with their types, and of these what changed with the run that brought the
+        version (of a column that was renamed away, type None).
+
+        A sink in another place begins anew. Of sinks with columns: tables, Delta and Parquet.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return await self._records(connection, Schema, "list_schemas", pipeline=pipeline, limit=limit)
 
     async def seek(
         self,

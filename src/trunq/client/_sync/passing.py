@@ -54,6 +54,7 @@ from trunq.record import (
     Role,
     ScheduleRun,
     ScheduleState,
+    Schema,
     SchemaChange,
     Statistic,
     Status,
@@ -1223,7 +1224,8 @@ class Passing(Access):
     ) -> list[BackfillShare]:
         """The shares of a backfill (of the newest one, without `backfill`), `limit` of them at most (100):
         first those that failed, then in their order. state: waiting, running, done, failed or cancelled;
-        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone.
+        running: its message was published; message_id: by which `cancel_pipeline` cancels that share alone,
+        and, of share 1 as it was first asked for, all of the backfill, which has the same id.
 
         Raises InvalidArgument, PipelineNotFound; InvalidPipeline for a backfill that there is not.
         """
@@ -1490,7 +1492,7 @@ class Passing(Access):
     ) -> list[SchemaChange]:
         """How the columns that the sink of a pipeline has for its rows have changed since its first run into
         it, newest first, `limit` of them at most (100): the run with which a column was new (type_before
-        None), or had another type than before.
+        None), had another type than before, or was renamed (type None).
 
         Of sinks with columns: tables, Delta and Parquet.
 
@@ -2591,6 +2593,19 @@ class Passing(Access):
             limit=limit,
             before=moment("before", before),
         )
+
+    def list_schemas(
+        self, pipeline: str, limit: int | None = None, *, connection: Given | None = None
+    ) -> list[Schema]:
+        """Every version of the columns that the sink of a pipeline has for its rows, newest first, `limit` of
+        them at most (100): columns with their types, and of these what changed with the run that brought the
+        version (of a column that was renamed away, type None).
+
+        A sink in another place begins anew. Of sinks with columns: tables, Delta and Parquet.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return self._records(connection, Schema, "list_schemas", pipeline=pipeline, limit=limit)
 
     def seek(
         self,

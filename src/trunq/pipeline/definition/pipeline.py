@@ -149,10 +149,13 @@ class Pipeline(Part):
             )
         if self.lookups and not (self.sql or self.transform):
             raise ValueError("lookups are for sql and transform, and there is neither")
-        if self.evolve.widens and self.sink.format != "table":
+        if self.sink.format not in WITH_COLUMNS:
+            self._require_no_columns()
+        if self.evolve.rename and self.sink.format == "parquet":
+            old, new = next(iter(self.evolve.rename.items()))
             raise ValueError(
-                f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
-                " leave widen out and cast the column, or write into a table"
+                "evolve renames columns, and files of Parquet that are there keep theirs: leave it out and"
+                f" write columns = {{ rename = {{ {new} = {old!r} }} }}, which keeps the old name"
             )
         if self.evolve.partitions == "rewrite" and self.sink.format != "delta":
             raise ValueError(
@@ -167,6 +170,22 @@ class Pipeline(Part):
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two checks have the name {twice[0]!r}")
         return self
+
+    def _require_no_columns(self) -> None:
+        """Refuse an `evolve` about columns that the sink has not."""
+        has = "no columns that change" if self.sink.format == "jdbc" else "no columns"
+        given = f"a sink of format {self.sink.format!r} has {has}"
+        if self.evolve.widens:
+            raise ValueError(f"evolve widens types, and {given}: leave widen out")
+        if self.evolve.sorts:
+            raise ValueError(
+                f"evolve keeps out what a column does not hold, and {given}: leave quarantine out and write"
+                " checks"
+            )
+        if self.evolve.tables == "refuse":
+            raise ValueError(f"evolve makes no table, and {given}: leave tables out")
+        if self.evolve.rename:
+            raise ValueError(f"evolve renames columns, and {given}: leave rename out")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -187,7 +187,7 @@ class _Planning:
         with self._refusing():
             sinks.make(pipeline, self._dsn).check()
         with self._refusing():
-            self._write(foresee(pipeline, self._dsn, schema))
+            self._write(foresee(pipeline, self._dsn, schema, planned.slice or {}))
 
     def _read(self, source: Source) -> None:
         planned, row = self._planned, self._row
@@ -242,7 +242,7 @@ class _Planning:
         pipeline, planned = self._pipeline, self._planned
         if planned.slice is None and pipeline.source.format not in ("table", "queue", "history", "jdbc"):
             return None
-        given = source.schema(planned.slice or {})
+        given = source.foresee_schema(planned.slice or {})
         changes = next((name for name in ("transform", "sql", "function") if getattr(pipeline, name)), None)
         if given is not None and pipeline.columns is not None:
             given = Steps(pipeline, given).schema
@@ -305,6 +305,8 @@ def _slice_words(  # a case a format
         return f"the range {slice['range']}"
     if "changes" in slice:
         return f"changes of {table}"
+    if "because" in slice:
+        return f"all rows of {table} anew: {slice['because']}"
     if "files" in slice:
         number = len(slice["files"])
         times = [datetime.fromtimestamp(at / 1e9, UTC) for *_, at in slice["files"]]

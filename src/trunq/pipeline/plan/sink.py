@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,15 +16,22 @@ from trunq.arrow.batch import for_lake
 from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import Target
 from trunq.arrow.value import table_type
+from trunq.arrow.wide import with_names
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.pipeline import sink as sinks
+from trunq.pipeline.definition.change import DELETED_AT, OWN, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
+from trunq.pipeline.sink.contract import agreed, require_there
+from trunq.pipeline.sink.deleting import require_no_deleted_at
 from trunq.pipeline.sink.lake import lake_stage
 from trunq.pipeline.sink.stamped import stamped
+from trunq.pipeline.sink.version import TIME, VALID_FROM, VALID_TO
 from trunq.pipeline.sink.widening import widened
+from trunq.pipeline.work.fitting import fitting_of
 
 Columns = dict[str, str]
 
@@ -39,8 +46,10 @@ class Written:
     notes: list[str] = field(default_factory=list)
 
 
-def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
-    """What the sink would have after rows of this schema; None: it is not known.
+def foresee(
+    pipeline: Pipeline, dsn: str, schema: pa.Schema | None, slice: Mapping[str, Any] | None = None
+) -> Written:
+    """What the sink would have after rows of this schema, of this slice; None: it is not known.
 
     Raises InvalidPipeline for what it would refuse.
     """
@@ -48,16 +57,25 @@ def foresee(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
     try:
-        given = stamped(pipeline.name, schema) if pipeline.stamp and schema is not None else schema
-        return look(pipeline, dsn, given)
+        sink = sinks.make(pipeline, dsn)
+        require_there(pipeline, sink)
+        fitting = None if schema is None else fitting_of(pipeline, schema, sink)
+        given = schema if fitting is None else fitting.schema
+        given = stamped(pipeline.name, given) if pipeline.stamp and given is not None else given
+        found = look(pipeline, dsn, given, key_of(pipeline, dict(slice or {})))
+        found.notes += [] if fitting is None else fitting.notes
+        return found
     except InvalidArgument as error:
         raise InvalidPipeline(f"pipeline {pipeline.name}: {error.message}", error.hint) from None
 
 
-def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
+def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:
     model = pipeline.sink
     assert isinstance(model, TableSink)
-    target = Target(model.table, model.mode, tuple(model.key), model.newest)
+    target = Target(model.table, model.mode, tuple(key), model.newest)
+    noted = dict.fromkeys(_noted(model), "timestamp with time zone")
+    if schema is not None:
+        schema = _taken(pipeline, model, schema)
     kinds = None if schema is None else tables.incoming(target, schema, table_type)
     with open_lent(complete(model.dsn or dsn, f"trunq pipeline {pipeline.name}")) as connection:
         is_there = catalog.is_there(connection, target.quoted)
@@ -67,24 +85,45 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
         if not is_there:
             if unknown := [name for name in target.key if kinds[name] is None]:
                 raise InvalidArgument(f'nothing is known of the type of "{unknown[0]}"')
-            made = {name: kind for name, kind in kinds.items() if kind is not None}
+            made = {name: kind for name, kind in kinds.items() if kind is not None} | noted
             return Written(made, made, is_made=True)
         # With evolve = "ignore" the table stays as it is.
         wider = widened(connection, target, kinds, pipeline.evolve)
         now = {name: None if name in wider else kind for name, kind in kinds.items()}
         found = tables.fit(connection, target, now, evolve="ignore")
         generated = catalog.generated(connection, target.quoted)
+        there = catalog.columns(connection, target.quoted)
+        renamed = pipeline.evolve.renamed(there, kinds)
     new = {
         name: kind
         for name, kind in kinds.items()
-        if kind is not None and name not in found and name not in generated
+        if kind is not None and name not in {*found, *generated, *renamed.values()}
     }
     written = Written({name: column.kind for name, column in found.items()} | wider)
     written.notes += [
         f"column {name} of {target.name} becomes {kind}, and is {found[name].kind}"
         for name, kind in wider.items()
     ]
-    return _evolved(pipeline, written, new, target.name)
+    written.notes += [f"column {old} of {target.name} is renamed {now}" for old, now in renamed.items()]
+    written = _evolved(pipeline, written, new, target.name)
+    # Whatever evolve says: the sink finds by these what it has deleted.
+    written.added |= {name: kind for name, kind in noted.items() if name not in there}
+    written.columns = {**(written.columns or {}), **noted}
+    return written
+
+
+def _noted(model: TableSink | DeltaSink) -> list[str]:
+    """The columns that the sink writes itself."""
+    if model.mode == "history":
+        return [VALID_FROM, VALID_TO]
+    return [DELETED_AT] if model.deletes == "soft" else []
+
+
+def _taken(pipeline: Pipeline, model: TableSink | DeltaSink, schema: pa.Schema) -> pa.Schema:
+    """Of the rows, the columns that its table gets."""
+    if model.deletes == "soft":
+        require_no_deleted_at(pipeline, schema)
+    return pa.schema([each for each in schema if model.mode != "apply" or each.name not in OWN])
 
 
 def _rights(model: TableSink) -> str:
@@ -137,7 +176,7 @@ def _require_rights(connection: Connection, target: Target, wanted: str, *, is_t
         )
 
 
-def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
     from trunq.arrow.delta import check_partitioning, open_table  # noqa: PLC0415  # needs deltalake
 
     model = pipeline.sink
@@ -149,20 +188,23 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
         table = open_table(stage.uri, stage.options)
     if schema is None:
         return Written(is_made=table is None)
-    lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
-    needed = [*model.key, *([model.newest] if model.newest else [])]
+    lake = for_lake(pa.RecordBatch.from_pylist([], _taken(pipeline, model, schema))).schema
+    needed = [*key, *([model.newest] if model.newest else [])]
     if missing := [name for name in needed if name not in lake.names]:
         raise InvalidArgument(
             f'there is no column "{missing[0]}" in the rows; there are {", ".join(lake.names)}'
         )
     check_partitioning(lake, model.partition_by)
-    coming = {each.name: str(each.type) for each in lake}
+    coming = {each.name: str(each.type) for each in lake} | dict.fromkeys(_noted(model), str(TIME))
     if table is None:
         return Written(coming, coming, is_made=True)
-    there = {each.name: str(each.type) for each in pa.schema(table.schema().to_arrow())}
+    found = pa.schema(table.schema().to_arrow())
+    renamed = pipeline.evolve.renamed(found.names, lake.names)
+    found = with_names(found, renamed)
+    there = {each.name: str(each.type) for each in found}
     if list(there) == ["trunq_blank"]:
         return Written(coming, coming)
-    partitions = list(table.metadata().partition_columns)
+    partitions = [renamed.get(name, name) for name in table.metadata().partition_columns]
     is_moved = bool(model.partition_by) and model.partition_by != partitions
     if is_moved and pipeline.evolve.partitions == "refuse":
         raise InvalidArgument(
@@ -171,12 +213,14 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
             'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to another'
             " path",
         )
-    for name, kind in coming.items():
-        if there.get(name, kind) != kind:
-            raise InvalidArgument(
-                f'column "{name}" of {model.path} is {there[name]} and comes as {kind}', "cast the column"
-            )
-    written = Written({name: kind for name, kind in there.items() if name in coming})
+    wanted = agreed(pipeline, model.path, found, lake)
+    becomes = {each.name: str(each.type) for each in wanted}
+    wider = {name: kind for name, kind in becomes.items() if there.get(name, kind) != kind}
+    written = Written({name: becomes.get(name, kind) for name, kind in there.items() if name in coming})
+    if wider:
+        named = ", ".join(f"{name} as {kind}" for name, kind in wider.items())
+        written.notes.append(f"{model.path} is written anew, with {named}")
+    written.notes += [f"column {old} of {model.path} is renamed {now}" for old, now in renamed.items()]
     if is_moved:
         written.notes.append(
             f"{model.path} is written anew, partitioned by ({', '.join(model.partition_by)})"
@@ -202,16 +246,19 @@ def _evolved(pipeline: Pipeline, written: Written, new: Columns, target: str) ->
     return written
 
 
-def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+def _parquet(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
     path = str(getattr(pipeline.sink, "path", ""))
     if not is_remote(path):
         _require_writable(path)
     lake = None if schema is None else for_lake(pa.RecordBatch.from_pylist([], schema)).schema
+    there = sinks.make(pipeline, dsn).columns()
+    if lake is not None and there is not None:
+        lake = agreed(pipeline, path, there, lake)
     columns = None if lake is None else {each.name: str(each.type) for each in lake}
     return Written(
         columns,
         is_made=not is_remote(path) and not Path(path).exists(),
-        notes=["each run writes files of its own, with its columns"],
+        notes=["each run writes files of its own"],
     )
 
 
@@ -225,7 +272,7 @@ def _require_writable(path: str) -> None:
         )
 
 
-def _queue(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+def _queue(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
     model = pipeline.sink
     assert isinstance(model, QueueSink)
     if schema is not None and model.key is not None and model.key not in schema.names:
@@ -236,11 +283,11 @@ def _queue(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  
     return Written(notes=[] if schema is None else [f"a payload has {', '.join(schema.names)}"])
 
 
-def _http(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:  # noqa: ARG001  # as all sinks
+def _http(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
     return Written(notes=["whether the API takes the rows, only a run tells"])
 
 
-def _jdbc(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
+def _jdbc(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
     from trunq.pipeline.sink.jdbc import JdbcSink  # noqa: PLC0415  # needs pyspark
 
     there, coming = JdbcSink(pipeline, dsn).foresee(schema)
@@ -253,7 +300,7 @@ def _jdbc(pipeline: Pipeline, dsn: str, schema: pa.Schema | None) -> Written:
     return _evolved(pipeline, written, new, str(getattr(pipeline.sink, "table", "")))
 
 
-_LOOKS: Final[dict[str, Callable[[Pipeline, str, pa.Schema | None], Written]]] = {
+_LOOKS: Final[dict[str, Callable[[Pipeline, str, pa.Schema | None, list[str]], Written]]] = {
     "table": _table,
     "delta": _delta,
     "parquet": _parquet,

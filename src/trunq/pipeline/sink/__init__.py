@@ -51,6 +51,9 @@ class Sink(Protocol):
     def applied(self, run: Run) -> Mark | None:
         """The mark of this pipeline; None: the sink keeps none, and what is staged is written."""
 
+    def columns(self) -> pa.Schema | None:
+        """The columns that it has; None: it is not there yet, or has none, as a queue."""
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         """Make ready for rows of this schema; refuse those that do not fit.
 

@@ -26,6 +26,7 @@ from trunq.arrow.delta import (
     write_entry,
 )
 from trunq.arrow.parquet import DataFile
+from trunq.arrow.wide import in_columns, with_names
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import key_of
@@ -34,11 +35,12 @@ from trunq.pipeline.definition.sink import DeltaSink as Model
 from trunq.pipeline.errors import Outrun
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.contract import agreed
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.lake import lake_stage, removed
 from trunq.pipeline.sink.merge import one_a_key
-from trunq.pipeline.sink.repartition import repartition, require_partitions
+from trunq.pipeline.sink.rewrite import require_alike, rewrite
 
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
 _REPLACED: Final = "trunq:partitions"
@@ -73,6 +75,13 @@ class DeltaSink:
             self._stage.sync_log(table.version(), _of(run), run.number)
         return mark
 
+    def columns(self) -> pa.Schema | None:
+        with self._stage.explaining():
+            table = self._open()
+        if table is None or is_blank(table):
+            return None
+        return pa.schema(table.schema().to_arrow())
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
         needed = [*key_of(self._pipeline, run.slice), *([self._model.newest] if self._model.newest else [])]
@@ -86,18 +95,20 @@ class DeltaSink:
             again(lambda: self._make(self._fitted(lake)))
             self._stage.begin(run)
             there = pa.schema(self._there().schema().to_arrow())
-        return {field.name: str(field.type) for field in there if field.name in lake.names}
+        had = {field.name: str(field.type) for field in there if field.name in lake.names}
+        return had | self._pipeline.evolve.gone(there.names)
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         with self._stage.explaining():
             table = self._there()
-        there = {*pa.schema(table.schema().to_arrow()).names, *self._own}
+        there = pa.schema(table.schema().to_arrow())
         # No row of the table would match a key of null, so each run would insert it again.
         keyed = with_keys(self._pipeline, key_of(self._pipeline, run.slice), map(for_lake, checked(batches)))
 
         def fitting() -> Iterator[pa.RecordBatch]:
             for batch in keyed:
-                yield batch.select([name for name in batch.schema.names if name in there])
+                own = [field for field in batch.schema if field.name in self._own]
+                yield in_columns(batch, pa.schema([*there, *own]))
 
         with self._stage.explaining():
             if self._model.mode in ("upsert", "history", "apply"):
@@ -150,7 +161,7 @@ class DeltaSink:
             self._require_whole(run, files)
 
         def write(table: DeltaTable) -> None:
-            require_partitions(table, files)
+            require_alike(table, files)
             actions = added(files)
             if mode != "append":
                 actions += removed(table, None if mode == "replace" else files)
@@ -260,38 +271,31 @@ class DeltaSink:
                 partition_by=partition_by or None,
             )
             table = self._there()
-        there = list(table.metadata().partition_columns)
-        if partition_by and partition_by != there:
-            if self._pipeline.evolve.partitions == "refuse":
-                self._refuse(
-                    f"{path} is partitioned by ({', '.join(there)}), and partition_by is"
-                    f" ({', '.join(partition_by)})",
-                    'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to'
-                    " another path",
-                )
-            repartition(self._stage, table, partition_by)
-            table, there = self._there(), partition_by
-        if self._model.mode == "replace_partitions" and not there:
+        there = pa.schema(table.schema().to_arrow())
+        renamed = self._pipeline.evolve.renamed(there.names, lake.names)
+        there = with_names(there, renamed)
+        parts = [renamed.get(name, name) for name in table.metadata().partition_columns]
+        becomes = partition_by or parts
+        if becomes != parts and self._pipeline.evolve.partitions == "refuse":
+            self._refuse(
+                f"{path} is partitioned by ({', '.join(parts)}), and partition_by is"
+                f" ({', '.join(partition_by)})",
+                'evolve = { partitions = "rewrite" } has a run write the whole table anew, or write to'
+                " another path",
+            )
+        if self._model.mode == "replace_partitions" and not becomes:
             self._refuse(f"{path} has no partitions to be replaced", "give partition_by")
-        if missing := self._missing(pa.schema(table.schema().to_arrow()), lake):
+        wanted = agreed(self._pipeline, path, there, lake)
+        wider = {
+            each.name: each.type
+            for each in wanted
+            if each.name in there.names and there.field(each.name).type != each.type
+        }
+        if becomes != parts or wider or renamed:
+            rewrite(self._stage, table, becomes, wider, renamed)
+            table = self._there()
+        if missing := [each for each in wanted if each.name not in there.names]:
             table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
-
-    def _missing(self, there: pa.Schema, given: pa.Schema) -> list[pa.Field]:
-        """Columns that the table is to have."""
-        missing = []
-        for field in given:
-            if field.name not in there.names:
-                if self._pipeline.evolve.columns == "refuse":
-                    self._refuse(
-                        f'column "{field.name}" is new: {self._model.path} has none', 'evolve = "add" adds it'
-                    )
-                missing.append(field)
-            elif (kind := there.field(field.name).type) != field.type:
-                self._refuse(
-                    f'column "{field.name}" of {self._model.path} is {kind} and comes as {field.type}',
-                    "cast the column in sql or function",
-                )
-        return missing if self._pipeline.evolve.columns == "add" else []
 
     def _refuse(self, why: str, advice: str | None = None) -> None:
         raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)

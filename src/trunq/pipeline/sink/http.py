@@ -7,8 +7,6 @@ was lost, or whose place was not noted, is sent again, under the same Idempotenc
 
 from __future__ import annotations
 
-import base64
-import binascii
 import datetime as dt
 import hashlib
 import math
@@ -27,7 +25,7 @@ from trunq.arrow import mark
 from trunq.arrow.catalog import Connection, is_there
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
-from trunq.errors import InvalidPipeline
+from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.api import HttpSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -36,6 +34,7 @@ from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.pace import Pace
 from trunq.pipeline.request import Api
 from trunq.pipeline.sink.table import PostgresSink, stage_of
+from trunq.wire.signing import signing_key
 
 _STAGED: Final = pa.schema([("at", pa.int64()), ("payload", pa.string())])
 _SENDING: Final = b"""create table if not exists trunq_sink.sending (
@@ -252,12 +251,6 @@ def _one(connection: Connection, query: bytes, values: Mapping[str, Any]) -> Any
 
 def _signer(pipeline: str, secret: str) -> Webhook:
     try:
-        raw = base64.b64decode(secret.strip().removeprefix("whsec_"), validate=True)
-    except binascii.Error:
-        raw = b""
-    if not 24 <= len(raw) <= 64:
-        raise InvalidPipeline(
-            f"pipeline {pipeline}: sink.sign is to be a secret of 24 to 64 bytes in base64, after whsec_",
-            'echo "whsec_$(openssl rand -base64 32)" makes one',
-        )
-    return Webhook(raw)
+        return Webhook(signing_key("sink.sign", secret))
+    except InvalidArgument as error:
+        raise InvalidPipeline(f"pipeline {pipeline}: {error.message}", error.hint) from None

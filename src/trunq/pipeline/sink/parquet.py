@@ -14,9 +14,10 @@ import pyarrow as pa
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import ParquetSink as Model
-from trunq.pipeline.figures import SinkColumns, lake_columns
+from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark
 from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, prefix, sync
+from trunq.pipeline.sink.files import FilesOfRuns
 
 
 class ParquetSink:
@@ -26,6 +27,7 @@ class ParquetSink:
         assert isinstance(pipeline.sink, Model)
         self._name = pipeline.name
         self._stage = StageDirectory(pipeline.name, pipeline.sink.path)
+        self._lake = FilesOfRuns(pipeline, pipeline.sink.path, self._newest)
 
     def check(self) -> None:
         """A directory is made when it is not there."""
@@ -37,14 +39,18 @@ class ParquetSink:
             return Mark()
         return Mark(int(found[-1].name.removeprefix(begin)), int((found[-1] / "_attempt").read_text()))
 
+    def columns(self) -> pa.Schema | None:
+        return self._lake.there()
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         with explaining_disk(self._name, str(self._stage.root)):
+            columns = self._lake.agreed(schema)
             self._stage.begin(run)
-        return lake_columns(schema)
+        return {each.name: str(each.type) for each in columns}
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         with explaining_disk(self._name, str(self._stage.root)):
-            return self._stage.write(run, part, batches)
+            return self._stage.write(run, part, self._lake.rows(batches))
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
         with explaining_disk(self._name, str(self._stage.root)):
@@ -55,6 +61,10 @@ class ParquetSink:
 
     def clear(self, run: Run) -> bool:
         return self._stage.clear(run)
+
+    def _newest(self) -> str | None:
+        runs = sorted(self._stage.root.glob("run-*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        return next((str(file) for run in runs for file in sorted(run.glob("*.parquet"))), None)
 
     def _commit(self, run: Run, parts: list[str], rows: int) -> bool:
         if (mark := self.applied(run)) is not None and mark.number >= run.number:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import catalog, mark, stage, table
+from trunq.arrow.adbc import connect
 from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
@@ -32,9 +33,10 @@ from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.held import held
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.unwritable import named_by_postgres
-from trunq.pipeline.sink.widening import widen
+from trunq.pipeline.sink.widening import rename, widen
 
 _WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Settings under which text is cast that was read under `reader.READING`; on the others of these it does not
@@ -58,6 +60,9 @@ class PostgresSink:
             row = connection.execute(mark.read(run.mark)).fetchone()
         return Mark(*row) if row else Mark()
 
+    def columns(self) -> pa.Schema | None:
+        return None
+
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         with self._connected() as connection:
             mark.make_marks(connection)
@@ -68,14 +73,16 @@ class PostgresSink:
         return fitted
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
-        import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415  # slow to import
-
         found = (for_stage(batch) for batch in checked(batches))
         first = next(found, None)
         if first is None:
             return 0
         schema, rows = tagged(chain([first], found), first.schema, PART, part)
-        with self._translating(), adbc.connect(self._dsn) as connection, connection.cursor() as cursor:
+        with (
+            self._translating(),
+            connect(self._dsn, "trunq pipeline") as connection,
+            connection.cursor() as cursor,
+        ):
             count = copy_adbc(cursor, mark.SCHEMA, _name(run), schema, rows)
             connection.commit()
         return count
@@ -154,8 +161,15 @@ class TableSink(PostgresSink):
 
     def check(self) -> None:
         with self._connected() as connection, self._refused():
-            if is_there(connection, self._target.quoted):
+            # An index over a column gets its new name with it.
+            is_renamed = bool({*self._pipeline.evolve.rename.values()} & {*self._target.key})
+            if not is_renamed and is_there(connection, self._target.quoted):
                 table.require_index(connection, self._target)
+
+    def columns(self) -> pa.Schema | None:
+        with self._connected() as connection:
+            is_made = is_there(connection, self._target.quoted)
+            return held(connection, self._target.quoted) if is_made else None
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         return super().stage(run, part, with_keys(self._pipeline, self._target.key, batches))
@@ -175,6 +189,7 @@ class TableSink(PostgresSink):
             kinds = table.incoming(self._target, schema, table_type)
             if not is_there(connection, self._target.quoted):
                 table.make(connection, self._target, kinds)
+            rename(connection, self._target, kinds, self._pipeline.evolve)
             table.require_index(connection, self._target)
             widen(connection, self._target, kinds, self._pipeline.evolve)
             evolve = self._pipeline.evolve.columns
@@ -185,7 +200,7 @@ class TableSink(PostgresSink):
             (name, _read_as(kinds[name], each, each.kind if exact else each.cast))
             for name, each in found.items()
         ]
-        return {name: each.kind for name, each in found.items()}
+        return {name: each.kind for name, each in found.items()} | self._pipeline.evolve.gone(found)
 
     @contextmanager
     def _refused(self) -> Iterator[None]:

@@ -1,4 +1,5 @@
-"""Columns of a table get a type that holds what they have and what comes, where the pipeline asks for it.
+"""Columns of a table get a type that holds what they have and what comes, or the name that rows have for
+them, where the pipeline asks for it.
 
 Only what loses no value is a widening. The table is locked before its types are read: two pipelines that
 widen one column at once would else leave it with the narrower type.
@@ -7,6 +8,8 @@ widen one column at once would else leave it with the narrower type.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from psycopg import errors, sql
@@ -63,15 +66,39 @@ def widen(connection: Connection, target: Target, kinds: table.Kinds, evolve: Ev
     """
     if not widened(connection, target, kinds, evolve):
         return
+    with _alone(connection, target, "widened"):
+        for name, kind in widened(connection, target, kinds, evolve).items():
+            _alter(connection, target, name, kind)
+
+
+def rename(connection: Connection, target: Target, kinds: table.Kinds, evolve: Evolve) -> None:
+    """Give columns the names that rows have for them. Raises SinkUnwritable while somebody holds the table.
+
+    Indexes and views over a column go on with it.
+    """
+
+    def wanted() -> dict[str, str]:
+        return evolve.renamed(catalog.columns(connection, target.quoted), kinds) if evolve.rename else {}
+
+    if not wanted():
+        return
+    query = sql.SQL("alter table {} rename column {} to {}")
+    with _alone(connection, target, "renamed"):
+        for old, new in wanted().items():
+            connection.execute(query.format(target.table, sql.Identifier(old), sql.Identifier(new)))
+
+
+@contextmanager
+def _alone(connection: Connection, target: Target, what: str) -> Iterator[None]:
+    """A transaction in which nobody else has the table."""
     try:
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(_WAIT))
             connection.execute(sql.SQL("lock table {} in access exclusive mode").format(target.table))
-            for name, kind in widened(connection, target, kinds, evolve).items():
-                _alter(connection, target, name, kind)
+            yield
     except errors.LockNotAvailable as error:
         raise SinkUnwritable(
-            f"a column of {target.name} is to be widened, and others have held the table for {_WAIT}",
+            f"a column of {target.name} is to be {what}, and others have held the table for {_WAIT}",
             "end what holds it, or wait: nothing of this run is in the sink, and it is tried again",
         ) from error
 

@@ -123,6 +123,10 @@ class Source(Protocol):
         """
         return None
 
+    def foresee_schema(self, slice: dict[str, Any]) -> pa.Schema | None:
+        """As `schema`, of what is there now; None: only a run tells."""
+        return self.schema(slice)
+
     def release(self, state: State) -> None:
         """All before this state was written: what was kept for it may go."""
 

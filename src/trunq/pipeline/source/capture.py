@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,15 +25,16 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq import Client
-from trunq.arrow.reader import READING, connect, fetch, run, set_local
+from trunq.arrow.adbc import connect
+from trunq.arrow.reader import READING, fetch, run, set_local
 from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.change import CHANGED_AT, OP, OWN
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import QueueSource as QueueModel
 from trunq.pipeline.definition.source import TableSource as Model
-from trunq.pipeline.source import Context, Plan, State
-from trunq.pipeline.source.change import UNCLEAR, UPSERT, each, messages, net, some, truncates
+from trunq.pipeline.source import Context, Foreseen, Plan, State
+from trunq.pipeline.source.change import UNCLEAR, UPSERT, counted, each, messages, net, some, truncates
 from trunq.pipeline.source.own import own_name
 from trunq.pipeline.source.queue import QueueSource
 from trunq.pipeline.source.table import TableSource
@@ -55,6 +57,8 @@ where i.indrelid = %s::regclass and i.indisprimary and k.at <= i.indnkeyatts ord
 
 _FULL_NAME: Final = """select n.nspname || '.' || c.relname, row_security_active(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass"""
+
+_TRUNCATED: Final = "it was truncated"
 
 _Details = list[tuple[str, str, bool, bool]]
 
@@ -79,22 +83,70 @@ class CaptureSource(TableSource):
             self._require_trunq(connection)
             capture = self._captured(connection, client, state)
             self._subscribe(client, capture.queue, is_new="tick" not in state)
-            self._only = capture.columns
-            details = self._details(connection)
-            then: State = {
-                "queue": capture.queue,
-                "captured": capture.created_at.isoformat(),
-                "names": sorted({*state.get("names", ()), capture.published_as}),
-                "columns": {name: kind for name, kind, *_ in details},
-                "only": capture.columns,
-                "key": self._key(connection, details, capture),
-                "version": self._version(connection, capture),
-            }
-            if "tick" not in state:
-                return self._anew(client, capture.queue, then, None)
-            if self._applies and (why := _changed(state, then, details)) is not None:
+            then, why = self._then(connection, capture, state)
+            if "tick" not in state or why is not None:
                 return self._anew(client, capture.queue, then, why)
             return self._changes(connection, client, capture.queue, state, then)
+
+    def foresee(self, state: State) -> Foreseen:
+        """The rows that are there, or the changes that are committed: a run captures the table, and ticks."""
+        with self._connected() as connection, Client(self._client_dsn, max_connections=1) as client:
+            self._check_table(connection)
+            self._require_trunq(connection)
+            capture = self._find_capture(connection, client, state)
+            if capture is None:
+                key = self._key(connection, self._details(connection), None)
+                return self.estimate({"snapshot": True, "key": key, "only": None})
+            then, why = self._then(connection, capture, state)
+            told = {name: then[name] for name in ("names", "key", "only")} | {"queue": capture.queue}
+            if "tick" in state and why is None:
+                # A subscription that was dropped refuses it, as a run does.
+                self._subscribe(client, capture.queue, is_new=False)
+                lo = hi = self._since(client, capture.queue, state)
+                if (row := connection.execute("select pg_current_snapshot()::text").fetchone()) is not None:
+                    hi = row[0]
+                found = self._messages(capture.queue, lo, hi, then["names"])
+                slice = {"changes": [lo, hi], **told}
+                if not self._applies or found is None or not _ask(connection, truncates(found)):
+                    return self.estimate(slice)
+                why = _TRUNCATED
+            return self.estimate({"snapshot": True, **told} | ({"because": why} if why else {}))
+
+    def estimate(self, slice: dict[str, Any]) -> Foreseen:
+        """How many rows, or changes of them, a slice has."""
+        if slice.get("snapshot"):
+            return replace(super().estimate({"all": True}), slice=slice)
+        lo, hi = slice["changes"]
+        found = self._messages(slice["queue"], lo, hi, slice["names"])
+        count = 0
+        if found is not None:
+            with self._connected() as connection:
+                row = connection.execute(counted(found)).fetchone()
+            count = row[0] if row else 0
+        # Of several changes of a key, one may come.
+        return Foreseen(slice if count else None, count, is_exact=not self._applies or not count)
+
+    def foresee_schema(self, slice: dict[str, Any]) -> pa.Schema:
+        """As the table is now."""
+        self._only = slice.get("only", self._only)
+        return super().schema(slice)
+
+    def _then(
+        self, connection: psycopg.Connection[Any], capture: Capture, state: State
+    ) -> tuple[State, str | None]:
+        """What the state after a slice has, whichever that is; and why that is the table anew."""
+        self._only = capture.columns
+        details = self._details(connection)
+        then: State = {
+            "queue": capture.queue,
+            "captured": capture.created_at.isoformat(),
+            "names": sorted({*state.get("names", ()), capture.published_as}),
+            "columns": {name: kind for name, kind, *_ in details},
+            "only": capture.columns,
+            "key": self._key(connection, details, capture),
+            "version": self._version(connection, capture),
+        }
+        return then, _changed(state, then, details) if "tick" in state and self._applies else None
 
     def has_new(self, state: State) -> bool:
         return "tick" not in state or self._of_queue(state["queue"]).has_new({"tick": state["tick"]})
@@ -134,12 +186,8 @@ class CaptureSource(TableSource):
         self, connection: psycopg.Connection[Any], client: Client, queue: str, state: State, then: State
     ) -> Plan:
         client.tick(queue, force=True)
-        ticks = client.list_ticks(queue, state["tick"])
-        self._of_queue(queue)._require(client, state["tick"])
-        hi = ticks[-1]
-        lo = state.get("since") or next(
-            (tick.snapshot for tick in ticks if tick.tick_id == state["tick"]), "0:0:"
-        )
+        hi = client.list_ticks(queue, state["tick"])[-1]
+        lo = self._since(client, queue, state)
         if not _is_after(lo, hi.snapshot):
             return Plan(None, state)
         after = {**then, "tick": hi.tick_id}
@@ -147,10 +195,16 @@ class CaptureSource(TableSource):
         if found is None or not _ask(connection, some(found)):
             return Plan(None, after)
         if self._applies and _ask(connection, truncates(found)):
-            return self._anew(client, queue, then, "it was truncated")
+            return self._anew(client, queue, then, _TRUNCATED)
         slice = {"changes": [lo, hi.snapshot], "ticks": [state["tick"], hi.tick_id]}
         told = {name: then[name] for name in ("names", "key", "only")}
         return Plan({**slice, **told, "queue": queue}, after)
+
+    def _since(self, client: Client, queue: str, state: State) -> str:
+        """The snapshot from which on changes are new."""
+        self._of_queue(queue)._require(client, state["tick"])
+        of_tick = (tick.snapshot for tick in client.list_ticks(queue, state["tick"], state["tick"]))
+        return str(state.get("since") or next(of_tick, "0:0:"))
 
     def _read_rows(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
         if why := slice.get("because"):
@@ -227,7 +281,9 @@ class CaptureSource(TableSource):
         found = connection.execute(_DETAILS.encode(), (self._quoted,)).fetchall()
         return [each for each in found if self._only is None or each[0] in self._only]
 
-    def _key(self, connection: psycopg.Connection[Any], details: _Details, capture: Capture) -> list[str]:
+    def _key(
+        self, connection: psycopg.Connection[Any], details: _Details, capture: Capture | None
+    ) -> list[str]:
         """The columns of the table that name a row."""
         names = {name for name, *_ in details}
         given = list(getattr(self._pipeline.sink, "key", None) or ()) if self._applies else []
@@ -241,7 +297,8 @@ class CaptureSource(TableSource):
                 f"pipeline {self._name}: {self._model.table} has no primary key, and rows are found by it",
                 "give the sink key = ['...'], columns that name one row",
             )
-        if lacking := [name for name in key if capture.columns and name not in capture.columns]:
+        only = None if capture is None else capture.columns
+        if capture is not None and (lacking := [name for name in key if only and name not in only]):
             raise InvalidPipeline(
                 f'pipeline {self._name}: the capture of {self._model.table} leaves out "{lacking[0]}", by'
                 " which rows are found",
@@ -260,9 +317,23 @@ class CaptureSource(TableSource):
 
     def _captured(self, connection: psycopg.Connection[Any], client: Client, state: State) -> Capture:
         """The capture of the table, made where there is none and nothing was read yet."""
-        row = connection.execute(_FULL_NAME.encode(), (self._quoted,)).fetchone()
-        assert row is not None
-        full_name, is_hidden = row
+        if (capture := self._find_capture(connection, client, state)) is not None:
+            return capture
+        queues = {queue.queue for queue in client.list_queues()}
+        if self._capture_queue not in queues:
+            client.create_queue(self._capture_queue, default_subscription=False)
+        full_name, _ = self._full_name(connection)
+        client.capture(_quoted(full_name, connection), self._capture_queue)
+        made = self._find_capture(connection, client, {**state, "queue": self._capture_queue})
+        if made is None:
+            raise self._uncaptured()
+        return made
+
+    def _find_capture(
+        self, connection: psycopg.Connection[Any], client: Client, state: State
+    ) -> Capture | None:
+        """The capture of the table; None: there is none, and nothing was read yet."""
+        full_name, is_hidden = self._full_name(connection)
         if is_hidden:
             raise InvalidPipeline(
                 f"pipeline {self._name}: policies hide rows of {self._model.table} from who reads it, and its"
@@ -271,18 +342,9 @@ class CaptureSource(TableSource):
             )
         found = self._of_table(client, full_name, state.get("queue"))
         if not found and "tick" not in state:
-            queues = {queue.queue for queue in client.list_queues()}
-            if self._capture_queue not in queues:
-                client.create_queue(self._capture_queue, default_subscription=False)
-            client.capture(_quoted(full_name, connection), self._capture_queue)
-            found = self._of_table(client, full_name, self._capture_queue)
-        reset = f"trunq pipeline state {self._name} --reset begins anew, with all rows that are there then"
+            return None
         if not found or ("tick" in state and not _is_same(found[0], state)):
-            raise InvalidPipeline(
-                f"pipeline {self._name}: {self._model.table} was not captured for a while, or into another"
-                " queue: changes are missing",
-                reset,
-            )
+            raise self._uncaptured()
         capture = found[0]
         if self._model.queue and capture.queue != self._model.queue:
             raise InvalidPipeline(
@@ -297,6 +359,19 @@ class CaptureSource(TableSource):
                 f"capture all of them: trunq capture create {self._model.table} {capture.queue}",
             )
         return capture
+
+    def _full_name(self, connection: psycopg.Connection[Any]) -> tuple[str, bool]:
+        """The name of the table with its schema, and whether policies hide rows of it."""
+        row = connection.execute(_FULL_NAME.encode(), (self._quoted,)).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+    def _uncaptured(self) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"pipeline {self._name}: {self._model.table} was not captured for a while, or into another"
+            " queue: changes are missing",
+            f"trunq pipeline state {self._name} --reset begins anew, with all rows that are there then",
+        )
 
     def _of_table(self, client: Client, full_name: str, queue: str | None) -> list[Capture]:
         """The capture of a table, where it was looked for first: there may be one for each customer."""

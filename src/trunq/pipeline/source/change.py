@@ -52,6 +52,11 @@ def some(messages: sql.Composed) -> sql.Composed:
     return sql.SQL("select exists (select from ({}) m)").format(messages)
 
 
+def counted(messages: sql.Composed) -> sql.Composed:
+    """How many there are."""
+    return sql.SQL("select count(*) from ({}) m").format(messages)
+
+
 def truncates(messages: sql.Composed) -> sql.Composed:
     """Whether one of them is TRUNCATE."""
     return sql.SQL("select exists (select from ({}) m where {} = 'truncate')").format(messages, sql.SQL(_OPS))

@@ -21,12 +21,14 @@ from trunq.pipeline.source.function import find_function, wants_context
 
 if TYPE_CHECKING:
     from trunq.pipeline.engine import Engine
+    from trunq.pipeline.work.fitting import Fitting
 
 
 class Flow:
     """The rows of one attempt on their way. In a task of Spark: those of its share, all under one part.
 
     `schema`: the columns to which the sink was made ready beforehand; None: the first rows tell them.
+    `there`: those that the sink had before that.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Flow:
         *,
         part: str | None = None,
         schema: pa.Schema | None = None,
+        there: pa.Schema | None = None,
     ) -> None:
         self._part, self.schema, self._is_begun = part, schema, schema is not None
+        self._there = there
         self._pipeline, self._run, self._control, self._check = pipeline, run, control, check
         self._dsn = dsn
         self.bad = 0
@@ -83,23 +87,31 @@ class Flow:
         if self.schema is None:
             self.schema = first.schema
         schema = self.schema
-        newest = Newest(self._pipeline, schema)
         part = self._part or str(uuid.uuid4())
+        fitting = self._fitting(sink, schema)
+        newest = Newest(self._pipeline, fitting.schema if fitting else schema)
 
         def all_alike() -> Iterator[pa.RecordBatch]:
             batch: pa.RecordBatch | None = first
             while batch is not None:
                 self._check()
-                fitting = like(batch, schema)
-                yield pa.RecordBatch.from_arrays(fitting.columns, schema=schema)
+                alike = like(batch if fitting is None else fitting.refit(batch, self._refuse), schema)
+                yield pa.RecordBatch.from_arrays(alike.columns, schema=schema)
                 batch = next(batches, None)
 
         if self._pipeline.checks:
-            return self._stage_checked(sink, part, schema, all_alike(), newest)
-        self._begin(sink, schema)
-        rows = sink.stage(self._run, part, self._out(all_alike(), newest))
+            return self._stage_checked(sink, part, schema, all_alike(), newest, fitting)
+        self._begin(sink, schema, fitting)
+        rows = sink.stage(self._run, part, self._out(self._fit(all_alike(), fitting), newest))
+        return self._all_staged(sink, part, rows, may_be_none=fitting is not None)
+
+    def _all_staged(self, sink: Sink, part: str, rows: int, *, may_be_none: bool) -> Staged:
         self._require_good(rows)
-        return Staged([part], rows)
+        if rows or not may_be_none:
+            return Staged([part], rows)
+        if self._part is None:
+            sink.discard(self._run)
+        return Staged([], 0)
 
     def _stage_checked(
         self,
@@ -108,6 +120,7 @@ class Flow:
         schema: pa.Schema,
         batches: Iterator[pa.RecordBatch],
         newest: Newest,
+        fitting: Fitting | None,
     ) -> Staged:
         """Stage those that break no rule."""
         from trunq.pipeline.work.local import checking  # noqa: PLC0415
@@ -118,17 +131,25 @@ class Flow:
             checks = checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check)
             with figures.working():
                 checked = stack.enter_context(checks)
-            self._begin(sink, schema)
-            rows = sink.stage(self._run, part, self._out(figures.worked_each(checked.good), newest))
+            self._begin(sink, schema, fitting)
+            good = figures.worked_each(self._fit(checked.good, fitting))
+            rows = sink.stage(self._run, part, self._out(good, newest))
         self.failed = checked.sorter.failed
         if self.failed is not None and self._part is None:
             raise check_failed(self._run.pipeline, self.failed)
         if checked.sorter.broken:
             self._run.progress["broken"] = dict(checked.sorter.broken)
-        self._require_good(rows)
-        if not rows and self._part is None:
-            sink.discard(self._run)
-        return Staged([part] if rows else [], rows)
+        return self._all_staged(sink, part, rows, may_be_none=True)
+
+    def _fitting(self, sink: Sink, schema: pa.Schema) -> Fitting | None:
+        if not self._pipeline.evolve.sorts:
+            return None
+        from trunq.pipeline.work.fitting import Fitting  # noqa: PLC0415  # for few runs
+
+        return Fitting(self._pipeline, schema, self._there if self._is_begun else sink.columns())
+
+    def _fit(self, batches: Iterator[pa.RecordBatch], fitting: Fitting | None) -> Iterator[pa.RecordBatch]:
+        return batches if fitting is None else fitting.each(batches, self._refuse)
 
     def _out(self, batches: Iterator[pa.RecordBatch], newest: Newest) -> Iterator[pa.RecordBatch]:
         figures = self._run.figures
@@ -189,7 +210,9 @@ class Flow:
             self.bad += len(rows)
             self._run.progress["rows_bad"] = self.bad
 
-    def _begin(self, sink: Sink, schema: pa.Schema) -> None:
+    def _begin(self, sink: Sink, schema: pa.Schema, fitting: Fitting | None) -> None:
+        if fitting is not None:
+            schema = self.schema = fitting.schema
         if not self._is_begun:
             self._run.figures.columns = sink.begin(self._run, schema)
 

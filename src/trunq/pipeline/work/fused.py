@@ -32,6 +32,7 @@ from trunq.pipeline.redact import redacted
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Steps
+from trunq.pipeline.work.fitting import fitting_of
 from trunq.pipeline.work.flow import Flow
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.reason import raise_wait, translating, wait_told
@@ -54,6 +55,8 @@ class Share:
     run: Run
     slices: list[dict[str, Any]]
     schema: pa.Schema | None
+    there: pa.Schema | None = None
+    """The columns of the sink before it was made ready."""
 
     def stage(self, number: int) -> dict[str, Any]:
         """What became of a share."""
@@ -65,7 +68,16 @@ class Share:
             is_again = "quarantine" in run.slice
             source = None if is_again else sources.make(self.pipeline, self.dsn, control)
             sink = sinks.make(self.pipeline, self.dsn)
-            flow = Flow(self.pipeline, run, control, lambda: None, self.dsn, part=part, schema=self.schema)
+            flow = Flow(
+                self.pipeline,
+                run,
+                control,
+                lambda: None,
+                self.dsn,
+                part=part,
+                schema=self.schema,
+                there=self.there,
+            )
             staged = flow.stage(sink, flow.rows(source))
         figures, schema = run.figures, flow.schema
         return {
@@ -111,12 +123,16 @@ class Fused:
         """Do it. Raises InvalidPipeline for what cannot be, CheckFailed, and WorkFailed."""
         slices, schema = self._shares()
         figures = self.run.figures
+        fitting = None
         if schema is not None:
-            Newest(self.pipeline, schema)  # refused before a row is read
+            fitting = fitting_of(self.pipeline, schema, self.sink)
+            becomes = schema if fitting is None else fitting.schema
+            Newest(self.pipeline, becomes)  # refused before a row is read
             with ruling(self.pipeline, schema, self.dsn):
-                figures.columns = self.sink.begin(self.run, schema)
+                figures.columns = self.sink.begin(self.run, becomes)
         self.check()
-        share = Share(self.pipeline, self.dsn, unsliced(self.run), slices, schema)
+        there = None if fitting is None else fitting.there
+        share = Share(self.pipeline, self.dsn, unsliced(self.run), slices, schema, there)
         session = self.spark.newSession()
         with translating(self.pipeline.name):
             numbers = session.range(0, len(slices), 1, len(slices))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,6 +26,7 @@ from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.source import Source
 from trunq.pipeline.source.jdbc import JdbcSource
 from trunq.pipeline.work.column import Steps
+from trunq.pipeline.work.fitting import Fitting
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.rule import Sorter
 from trunq.pipeline.work.ruling import ruling
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 Seen = Callable[[int, Read], None]
 Told = dict[str, dict[str, Any]]
+
+
+_NONE: Final = pa.schema([])
 
 
 class _Parts(AccumulatorParam[Told]):
@@ -108,9 +112,9 @@ class _Counts:
 class Marking(Stager):
     """A stager whose rows Spark writes: it gives them on, with the part of this task."""
 
-    out: pa.Schema
+    out: pa.Schema = _NONE
     """The columns with that of the part, as Spark has them."""
-    tell: Callable[[Told], None]
+    tell: Callable[[Told], None] = lambda _told: None
 
     def __call__(self, batches: Any) -> Iterator[pa.RecordBatch]:
         counts, figures, rows = _Counts(), Figures(), 0
@@ -119,7 +123,7 @@ class Marking(Stager):
             sorter = Sorter(self.pipeline.checks, refusal, gives_changes(self.pipeline.source))
             ruler = stack.enter_context(ruling(self.pipeline, self.schema, self.dsn))
             pulled = timed_each(counts.of(batches), figures.pulled)
-            written = self._written(pulled, sorter, ruler, figures)
+            written = self._written(pulled, sorter, ruler, figures, refusal)
             for batch in with_keys(self.pipeline, key, written):
                 rows += batch.num_rows
                 part = pa.repeat(pa.scalar(refusal.part), batch.num_rows)
@@ -168,18 +172,20 @@ class JdbcStaging(Staging):
 
         return map_batches(frame, passed, made)
 
-    def _results(self, checked: DataFrame, schema: pa.Schema) -> list[dict[str, Any]]:
+    def _results(
+        self, checked: DataFrame, schema: pa.Schema, fitting: Fitting | None
+    ) -> list[dict[str, Any]]:
         pipeline, run = rooted(self.pipeline), unsliced(self.run)
         if not isinstance(self.sink, JdbcSink):
             with self._telling():
-                return self._collected(checked, Counting(pipeline, self.dsn, run, schema))
+                return self._collected(checked, Counting(pipeline, self.dsn, run, schema, fitting))
         made, plain = spark_schema(pipeline.name, pa.schema([*schema, pa.field(PART, pa.string())]))
         parts = self.spark.sparkContext.accumulator({}, _Parts())
 
         def tell(told: Told) -> None:
             parts.add(told)
 
-        marking = Marking(pipeline, self.dsn, run, schema, plain, tell)
+        marking = Marking(pipeline, self.dsn, run, schema, fitting, plain, tell)
 
         def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from marking(batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,7 +23,9 @@ _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
 _PYTHON: Final = "Traceback (most recent call last):\n"
 
 
-_VERSIONS: Final = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+[\d])")
+_VERSIONS: Final = re.compile(
+    r"(?:different version:|is Python) ([\d.]+)(?: than that in driver:|, and the driver has) ([\d.]*\d)"
+)
 
 
 def unfit(master: str, error: Exception) -> SparkError:
@@ -30,8 +33,8 @@ def unfit(master: str, error: Exception) -> SparkError:
     if (found := _VERSIONS.search(str(error))) is not None:
         return SparkError(
             f"executors of {master} have Python {found[1]}, and the runner has {found[2]}: nothing was run",
-            "give them one minor version: an environment packed by venv-pack as spark.archives, or the"
-            " runner's Python at the same path on each machine",
+            f"install Python {found[2]} with trunq on each machine, at the path of the runner's"
+            f" ({sys.executable}), or start the runner with Python {found[1]}",
         )
     return SparkError(f"{master} cannot run tasks of Python: {explain_spark(error).line}")
 

@@ -17,6 +17,8 @@ from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import Figures, Newest, timed, timed_each
 from trunq.pipeline.redact import redacted
+from trunq.pipeline.work.column import Refuse
+from trunq.pipeline.work.fitting import Fitting
 from trunq.pipeline.work.rule import Sorter
 from trunq.pipeline.work.ruling import Ruling, ruling
 from trunq.pipeline.work.share import refusing
@@ -30,7 +32,9 @@ class Stager:
     dsn: str
     run: Run
     schema: pa.Schema
-    """The columns as the sink takes them."""
+    """The columns as they come."""
+    fitting: Fitting | None = None
+    """What becomes of them; None: nothing."""
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
         """What became of the rows: counts, and the part under which they are staged."""
@@ -42,7 +46,7 @@ class Stager:
                 with figures.working():
                     ruler = stack.enter_context(ruling(self.pipeline, self.schema, self.dsn))
                 pulled = timed_each(batches, figures.pulled)
-                written = self._written(pulled, sorter, ruler, figures)
+                written = self._written(pulled, sorter, ruler, figures, refusal)
                 rows = sink.stage(self.run, refusal.part, written)
         return {
             "part": refusal.part,
@@ -65,19 +69,22 @@ class Stager:
         sorter: Sorter,
         ruler: Ruling | None,
         figures: Figures,
+        refuse: Refuse,
     ) -> Iterator[pa.RecordBatch]:
-        newest = Newest(self.pipeline, self.schema)
+        newest = Newest(self.pipeline, self.schema if self.fitting is None else self.fitting.schema)
         for batch in batches:
             with figures.working():
                 rows = self._sorted(batch, sorter, ruler)
+                if sorter.failed is None and rows.num_rows:
+                    rows = pa.RecordBatch.from_arrays(like(rows, self.schema).columns, schema=self.schema)
+                    rows = rows if self.fitting is None else self.fitting.fit(rows, refuse)
             if sorter.failed is not None:
                 # It fails whenever it is tried: no reason for Spark to repeat the task.
                 return
             if rows.num_rows:
-                fitting = like(rows, self.schema)
-                figures.bytes_out += fitting.nbytes
-                figures.see(newest.of(fitting))
-                yield pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema)
+                figures.bytes_out += rows.nbytes
+                figures.see(newest.of(rows))
+                yield rows
 
     def _sorted(self, batch: pa.RecordBatch, sorter: Sorter, ruler: Ruling | None) -> pa.RecordBatch:
         if ruler is None:

@@ -25,6 +25,7 @@ from trunq.pipeline.figures import Newest, timed
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Steps, resuming
+from trunq.pipeline.work.fitting import Fitting, fitting_of
 from trunq.pipeline.work.frame import Seen, frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.landing import Landing, landed_by_task
@@ -104,15 +105,19 @@ class Staging:
             # Refused here, before a row is read.
             checked = marked(self.pipeline, frame, schema)
         self.check()
-        Newest(self.pipeline, schema)  # refused before a row is read
+        fitting = fitting_of(self.pipeline, schema, self.sink)
+        becomes = schema if fitting is None else fitting.schema
+        Newest(self.pipeline, becomes)  # refused before a row is read
         figures = self.run.figures
         with timed(figures.wrote):
-            figures.columns = self.sink.begin(self.run, schema)
-        return self._results(checked, schema)
+            figures.columns = self.sink.begin(self.run, becomes)
+        return self._results(checked, schema, fitting)
 
-    def _results(self, checked: DataFrame, schema: pa.Schema) -> list[dict[str, Any]]:
+    def _results(
+        self, checked: DataFrame, schema: pa.Schema, fitting: Fitting | None
+    ) -> list[dict[str, Any]]:
         """What became of the rows, by part."""
-        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema)
+        stager = Stager(rooted(self.pipeline), self.dsn, unsliced(self.run), schema, fitting)
         return self._collected(checked, stager)
 
     def _collected(self, checked: DataFrame, stager: Stager) -> list[dict[str, Any]]:
@@ -196,8 +201,10 @@ class Staging:
 
 def rooted(pipeline: Pipeline) -> Pipeline:
     """A pipeline as tasks know it, which may run in another directory."""
-    path = getattr(pipeline.sink, "path", None)
-    if path is None or "://" in path:
-        return pipeline
-    sink = pipeline.sink.model_copy(update={"path": os.path.abspath(path)})
-    return pipeline.model_copy(update={"sink": sink})
+    parts: dict[str, Any] = {}
+    for part, name in (("sink", "path"), ("source", "landing")):
+        model = getattr(pipeline, part)
+        path = getattr(model, name, None)
+        if path is not None and "://" not in path:
+            parts[part] = model.model_copy(update={name: os.path.abspath(path)})
+    return pipeline.model_copy(update=parts) if parts else pipeline

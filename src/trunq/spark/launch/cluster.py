@@ -29,6 +29,7 @@ def cluster_settings(master: str, workers: Mapping[str, str], archives: str | No
     `workers` are the variables that the shim needs.
     """
     settings = {f"spark.executorEnv.{name}": value for name, value in workers.items()}
+    settings["spark.executorEnv.TRUNQ_PYTHON_VERSION"] = "{}.{}".format(*sys.version_info)
     if archives is not None:
         settings |= {"spark.archives": archives}
         settings["spark.executorEnv.PATH"] = f"{_packed_shim(archives)}:{_PATH}"

@@ -15,9 +15,9 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.adbc import connect as connect_adbc
+from trunq.arrow.adbc import has_adbc
 from trunq.arrow.copy import copy_adbc, copy_psycopg
-from trunq.arrow.reader import has_adbc
-from trunq.connection.address import complete
 from trunq.connection.backoff import first_line, is_away, retrying
 from trunq.errors import Diagnosis, TrunqError, translate_diagnosis
 from trunq.spark.connection import APPLICATION, LATER, Connection, away, connect, redact
@@ -118,10 +118,8 @@ def _open_psycopg(dsn: str) -> Any:
 
 
 def _open_adbc(dsn: str) -> Any:
-    import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415  # it may not be there
-
     try:
-        return adbc.connect(complete(dsn, APPLICATION))
+        return connect_adbc(dsn, APPLICATION)
     except Exception as error:
         raise away(error, dsn) from error
 

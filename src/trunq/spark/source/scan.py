@@ -24,6 +24,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import reader as shared
+from trunq.arrow.adbc import connect as connect_adbc
+from trunq.arrow.adbc import has_adbc
 from trunq.connection.backoff import is_retryable, retrying
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
@@ -103,7 +105,7 @@ def choose(engine: str, rows: int) -> Engine:
     """The engine of that name; `auto` takes adbc for many rows if it is installed."""
     if engine == "psycopg" or (engine == "auto" and rows < ROWS_WORTH_A_TASK):
         return read_psycopg
-    if shared.has_adbc():
+    if has_adbc():
         return read_adbc
     if engine == "auto":
         return read_psycopg
@@ -177,7 +179,7 @@ def _kept(dsn: str) -> Any:
     """This process's connection to the address; a forked process must not use that of its parent."""
     key = (os.getpid(), dsn)
     if key not in _connections:
-        _connections[key] = shared.connect(dsn, APPLICATION)
+        _connections[key] = connect_adbc(dsn, APPLICATION)
     return _connections[key]
 
 

@@ -112,7 +112,9 @@ class AsyncColumns:
     async def _start(self, query: str) -> int | None:
         """Have ADBC run the query, if it does; the query's number for it."""
         reader = _require()
-        if self._client._conninfo is None or not reader.has_adbc():
+        from trunq.arrow.adbc import has_adbc  # noqa: PLC0415
+
+        if self._client._conninfo is None or not has_adbc():
             return None
         if self._kept is None:
             self._kept = reader.AsyncKept(self._client._conninfo)

@@ -246,7 +246,7 @@ comment on function trunq._settings_of is 'What the server, the database and rol
 
 create or replace function trunq._diagnose_rights()
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   select 'error', null::text, null::text, format('everybody may make objects in schema %I, and so change what trunq''s functions do', n.nspname),
     format('revoke create on schema %I from public', n.nspname), null::timestamptz
   from pg_namespace n where n.nspname in ('trunq', 'trunq_data', 'trunq_log', 'trunq_queue', 'trunq_archive')

@@ -299,7 +299,7 @@ begin
     order by s.outcome is distinct from 'failed', s.share limit p_limit;
 end $$;
 comment on function trunq.list_shares is
-  'The shares of a backfill (of the newest one, without p_backfill), p_limit of them at most (100): first those that failed, then in their order. state: waiting, running, done, failed or cancelled; running: its message was published; message_id: by which trunq.cancel_pipeline cancels that share alone.
+  'The shares of a backfill (of the newest one, without p_backfill), p_limit of them at most (100): first those that failed, then in their order. state: waiting, running, done, failed or cancelled; running: its message was published; message_id: by which trunq.cancel_pipeline cancels that share alone, and, of share 1 as it was first asked for, all of the backfill, which has the same id.
 Raises: TQ005, TQ030; TQ031 for a backfill that there is not.';
 
 create or replace function trunq._find_backfill(p_pipeline trunq.pipeline, p_backfill bigint) returns trunq.pipeline_backfill

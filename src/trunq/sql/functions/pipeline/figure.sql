@@ -87,5 +87,5 @@ begin
     where k.pipeline_id = v_pipeline.pipeline_id and not k.is_first order by k.noted_at desc, k.number desc, k.name limit p_limit;
 end $$;
 comment on function trunq.list_schema_changes is
-  'How the columns that the sink of a pipeline has for its rows have changed since its first run into it, newest first, p_limit of them at most (100): the run with which a column was new (type_before null), or had another type than before. Of sinks with columns: tables, Delta and Parquet.
+  'How the columns that the sink of a pipeline has for its rows have changed since its first run into it, newest first, p_limit of them at most (100): the run with which a column was new (type_before null), had another type than before, or was renamed (type null). Of sinks with columns: tables, Delta and Parquet.
 Raises: TQ005, TQ030.';

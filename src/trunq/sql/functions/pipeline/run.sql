@@ -85,7 +85,7 @@ begin
   end if;
   -- Of the source, all that was committed before this is seen by whoever plans after it.
   return jsonb_build_object('action', 'plan', 'snapshot', trunq.snapshot()::text, 'state', v_pipeline.state, 'done', v_pipeline.done,
-    'plan_hash', trunq._hash_plan(v_pipeline), 'failures', v_pipeline.failures) || trunq._tell_pipeline(v_pipeline);
+    'plan_hash', case when p_backfill then trunq._hash_range(v_pipeline) else trunq._hash_plan(v_pipeline) end, 'failures', v_pipeline.failures) || trunq._tell_pipeline(v_pipeline);
 end $$;
 comment on function trunq._open_run is
   'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open, or is to be settled), wait (somebody is at it, or the pipeline is paused, or has used its limits), plan a slice, or begin the instance, once the message is checked, by a call with what it says as p_message. infinity as a pause is 10 seconds here.';
@@ -112,7 +112,8 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
   v_run trunq.pipeline_run;
 begin
-  if not p_backfill and (v_pipeline.done <> p_done or trunq._hash_plan(v_pipeline) <> p_plan_hash) then
+  if not p_backfill and (v_pipeline.done <> p_done or trunq._hash_plan(v_pipeline) <> p_plan_hash)
+    or p_backfill and trunq._hash_range(v_pipeline) <> p_plan_hash then
     return null;
   elsif trunq._is_full(v_pipeline, p_message_id) then
     -- A backfill and a run were planned at the same time.
@@ -136,7 +137,7 @@ begin
   return case when v_run.run_id is not null then trunq._tell_run(v_run) end;
 end $$;
 comment on function trunq._begin_run is
-  'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set, or no more may run at once.';
+  'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink (of a backfill, the latter two alone) those of p_plan_hash; null when another has begun meanwhile, or one of them was set, or no more may run at once.';
 
 create or replace function trunq._note_plan(p_pipeline text, p_error text default null) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -159,6 +160,12 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select hashtextextended(concat_ws(' ', p_pipeline.state, p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
 $$;
 comment on function trunq._hash_plan is 'By which state, source and sink are known again, of which a slice was planned: what goes through Python may come back with fewer digits.';
+
+create or replace function trunq._hash_range(p_pipeline trunq.pipeline) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select hashtextextended(concat_ws(' ', p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
+$$;
+comment on function trunq._hash_range is 'As trunq._hash_plan, of a range: usual runs, which go on beside it, move the state.';
 
 create or replace function trunq._hash_sink(p_pipeline trunq.pipeline) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -10,11 +10,11 @@ begin
   end if;
   select p.name into v_pipeline from trunq.pipeline p
   where p.definition #>> '{source,changes}' = 'capture' or p.definition->'sink' ?| '{missing,max_missing,deletes}' or p.definition #>> '{sink,mode}' = 'apply'
-    or p.definition #>> '{sink,format}' = 'delta' and p.definition #>> '{sink,mode}' = 'history' or p.definition->'evolve' ? 'partitions'
+    or p.definition #>> '{sink,format}' = 'delta' and p.definition #>> '{sink,mode}' = 'history'
   order by p.parent_id is not null, p.name limit 1;
   if found then
     raise exception 'pipeline "%" takes changes in a way that the older release does not know', v_pipeline
-      using hint = 'create it without changes = capture, mode apply, missing, max_missing, deletes, history of a Delta table and evolve.partitions, or drop it';
+      using hint = 'create it without changes = capture, mode apply, missing, max_missing, deletes and history of a Delta table, or drop it';
   end if;
   foreach v_function in array '{"trunq.backfill_pipeline(text, jsonb, text, integer)","trunq.list_instances(text, integer)"}'::text[] loop
     if to_regprocedure(v_function) is not null then

@@ -1,0 +1,76 @@
+"""A Delta table gets other partitions, types or names: its rows are written anew, in one entry of its log.
+
+Until that entry is there, readers and writers see the table as it was; a process that dies before leaves
+files that no entry names. It fails where any entry came first, and begins anew then: a row that came
+meanwhile would else stay in a partition that is none, or be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from trunq.arrow.parquet import DataFile
+from trunq.arrow.wide import in_columns
+from trunq.pipeline.errors import Outrun
+from trunq.pipeline.sink.lake import LakeStage
+from trunq.pipeline.sink.stored import StoredStage
+
+
+def rewrite(
+    stage: LakeStage | StoredStage,
+    table: DeltaTable,
+    partition_by: list[str],
+    wider: Mapping[str, pa.DataType],
+    renamed: Mapping[str, str],
+) -> None:
+    """Write the table anew, some columns under other names, and then in wider types.
+
+    Raises CommitFailedError where another entry came first.
+    """
+    before = table.version()
+    found = table.to_pyarrow_dataset().scanner(batch_readahead=1, fragment_readahead=1).to_reader()
+    names = [renamed.get(name, name) for name in found.schema.names]
+    fields = [
+        each.with_name(name).with_type(wider.get(name, each.type))
+        for each, name in zip(found.schema, names, strict=True)
+    ]
+    schema = pa.schema(fields)
+
+    def cast() -> Iterator[pa.RecordBatch]:
+        for batch in found:
+            made = in_columns(pa.RecordBatch.from_arrays(batch.columns, names), schema)
+            yield pa.RecordBatch.from_arrays(made.columns, schema=schema)
+
+    rows = pa.RecordBatchReader.from_batches(schema, cast()) if wider or renamed else found
+    write_deltalake(
+        table,
+        rows,
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=partition_by,
+        commit_properties=CommitProperties(max_commit_retries=0),
+    )
+    stage.sync_entries(before, before + 1)
+
+
+def require_alike(table: DeltaTable, files: Iterable[DataFile]) -> None:
+    """Raise Outrun for files of other partitions, or types, than those of the table: it was rewritten
+    meanwhile.
+    """
+    columns = table.metadata().partition_columns
+    there = {field.name: str(field.type) for field in pa.schema(table.schema().to_arrow())}
+    for file in files:
+        if sorted(file.partition) != sorted(columns):
+            raise Outrun(
+                f"the table is partitioned by ({', '.join(columns)}) since its rows were staged",
+                "the run is tried again",
+            )
+        for name, kind in file.types.items():
+            if there.get(name, kind) != kind:
+                raise Outrun(
+                    f'column "{name}" of the table is {there[name]} since its rows were staged',
+                    "the run is tried again",
+                )
