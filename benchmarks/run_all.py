@@ -54,6 +54,7 @@ RUNS = (
     ("spark_sink.py", "--postgres", "18"),
     ("pipeline.py", "--postgres", "18"),
     ("engine.py", "--postgres", "18"),
+    ("jdbc.py", "--postgres", "18"),
 )
 
 INTRODUCTION = """# Benchmarks: results

@@ -87,6 +87,8 @@ LONGEST_FIRST = (
     "chaos",
     "spark",
     "pipeline/test_protocol.py",
+    "pipeline/test_jdbc.py",
+    "pipeline/test_jdbc_kill.py",
     "pipeline/test_capture_refusal.py",
     "pipeline/test_capture.py",
     "race/keep/test_archive.py",

@@ -87,7 +87,7 @@ EXTRAS = {
     "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",
     "webhook": "webhook",
-    "pipeline": "pipeline(?!.(work|engine|storage.(objects|sftp)))|arrow.delta",
+    "pipeline": "pipeline(?!.(work|engine|jdbc|(source|sink).jdbc|storage.(objects|sftp)))|arrow.delta",
     "pipeline,spark": "pipeline(?!.storage.(objects|sftp))",
     "storage": "pipeline.storage",
     "spark": "spark|worker.executor",

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("spark", "_jdbc")
 _numbers = count(1)
 MOVED = {"format": "table", "table": "moved"}
 UPSERTED = {**MOVED, "mode": "upsert", "key": ["id"]}
+NEWEST = {**UPSERTED, "newest": "changed_at"}
 SOURCE = {"format": "table", "table": "source"}
 
 
@@ -99,7 +100,7 @@ def test_a_lag_finds_what_was_committed_late(bench: Bench, other: Other) -> None
     orders(other, 10)
     place = {**other.place, "table": "orders", "cursor": "changed_at"}
     losing = bench.make(place, {**UPSERTED, "table": "lost"})
-    name = bench.make({**place, "lag": "1 hour"}, UPSERTED)
+    name = bench.make({**place, "lag": "1 hour"}, NEWEST)
     for each in (losing, name):
         assert bench.run(each)["rows_out"] == 10
     other.sql(order(other, 11, 11, "2029-12-31 23:30:00.5") + order(other, 12, 12, "2029-12-31 22:30:00"))
@@ -108,6 +109,12 @@ def test_a_lag_finds_what_was_committed_late(bench: Bench, other: Other) -> None
     assert bench.run(name)["rows_out"] == 12
     assert bench.sql("select id from lost where id > 10") == [(13,)]
     assert bench.sql("select id from moved where id > 10 order by id") == [(11,), (13,)]
+    # What is lost can be filled again.
+    range = {"column": "changed_at", "from": "2029-12-31", "to": "2030-01-01 00:00:00"}
+    done = bench.execute(bench.client.backfill_pipeline(name, range))
+    assert (done["rows_out"], bench.one("select count(*) from moved")) == (2, 13)
+    with pytest.raises(InvalidPipeline, match="is neither a number nor a time"):
+        bench.execute(bench.client.backfill_pipeline(name, {**range, "to": "' or ''='"}))
 
 
 def test_a_query_is_read_as_a_table_is(bench: Bench, other: Other) -> None:
