@@ -77,9 +77,9 @@ class Status(NamedTuple):
 class LatestSample(NamedTuple):
     """A row of `latest_samples`: of a subscription, or of a queue (`subscription` None).
 
-    A queue has `published` alone. `sampled_at` is when the figures were looked up. `published`, `answered` and `answers` (by outcome) never
-    fall. `lag_messages` and `lag`: of an exclusive subscription. `estimated` names the numbers that are
-    estimates.
+    A queue has `published` alone. `sampled_at` is when the figures were looked up. `published`, `answered`
+    and `answers` (by outcome) never fall. `lag_messages` and `lag`: of an exclusive subscription. `estimated`
+    names the numbers that are estimates.
     """
 
     queue: str
