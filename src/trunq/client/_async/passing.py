@@ -1252,6 +1252,19 @@ class AsyncPassing(AsyncAccess):
             connection, BackfillShare, "list_shares", pipeline=pipeline, backfill=backfill, limit=limit
         )
 
+    async def backlog(
+        self, queue: str, subscription: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> int:
+        """How many messages a subscription, or a group, has for its workers: ready and leased together, at
+        most 10,000.
+
+        For scaling: whoever counts those that wait alone takes away a worker whose handler runs.
+
+        Raises QueueNotFound, SubscriptionNotFound.
+        """
+        returned: int = await self._value(connection, "backlog", queue=queue, subscription=subscription)
+        return returned
+
     async def capture(
         self,
         table: str,
@@ -2069,19 +2082,6 @@ class AsyncPassing(AsyncAccess):
         there are. Raises InvalidArgument.
         """
         return await self._records(connection, Overview, "overview", limit=limit)
-
-    async def backlog(
-        self, queue: str, subscription: str | None = None, *, connection: AsyncGiven | None = None
-    ) -> int:
-        """How many messages a subscription, or a group, has for its workers: ready and leased together, at
-        most 10,000.
-
-        For scaling: whoever counts those that wait alone takes away a worker whose handler runs.
-
-        Raises QueueNotFound, SubscriptionNotFound.
-        """
-        returned: int = await self._value(connection, "backlog", queue=queue, subscription=subscription)
-        return returned
 
     async def resume(
         self, queue: str, token: str, value: Any = None, *, connection: AsyncGiven | None = None

@@ -1234,6 +1234,17 @@ class Passing(Access):
             connection, BackfillShare, "list_shares", pipeline=pipeline, backfill=backfill, limit=limit
         )
 
+    def backlog(self, queue: str, subscription: str | None = None, *, connection: Given | None = None) -> int:
+        """How many messages a subscription, or a group, has for its workers: ready and leased together, at
+        most 10,000.
+
+        For scaling: whoever counts those that wait alone takes away a worker whose handler runs.
+
+        Raises QueueNotFound, SubscriptionNotFound.
+        """
+        returned: int = self._value(connection, "backlog", queue=queue, subscription=subscription)
+        return returned
+
     def capture(
         self,
         table: str,
@@ -2017,17 +2028,6 @@ class Passing(Access):
         there are. Raises InvalidArgument.
         """
         return self._records(connection, Overview, "overview", limit=limit)
-
-    def backlog(self, queue: str, subscription: str | None = None, *, connection: Given | None = None) -> int:
-        """How many messages a subscription, or a group, has for its workers: ready and leased together, at
-        most 10,000.
-
-        For scaling: whoever counts those that wait alone takes away a worker whose handler runs.
-
-        Raises QueueNotFound, SubscriptionNotFound.
-        """
-        returned: int = self._value(connection, "backlog", queue=queue, subscription=subscription)
-        return returned
 
     def resume(self, queue: str, token: str, value: Any = None, *, connection: Given | None = None) -> str:
         """Resumes the message of a queue that is parked under a token: it runs again as soon as a leader

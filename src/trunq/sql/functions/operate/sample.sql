@@ -185,7 +185,7 @@ begin
   v_sample.queue_id := p_queue.queue_id; v_sample.at := p_now; v_sample.looked_at := p_now; v_sample.segment := trunq._sample_segment(p_now);
   v_last := trunq._last_sample(p_queue.queue_id, '', p_now);
   v_sample.subscription := ''; v_sample.inserted := p_inserted;
-  select c.published, c.snapshot, c.last_id into v_sample.published, v_sample.snapshot, v_sample.last_id from trunq._count_published(p_queue, v_last) c;
+  select c.published, c.snapshot, c.last_id into v_sample.published, v_sample.snapshot, v_sample.last_id from trunq._count_taken(p_queue, v_last) c;
   return next v_sample;
   v_sample.inserted := null; v_sample.snapshot := null; v_sample.published := null; v_sample.last_id := null;
   v_to := coalesce((select m.at from trunq.mark m where m.queue_id = p_queue.queue_id and m.subscription_id = 0 and m.duty = 'roll_up'),
@@ -217,31 +217,31 @@ begin
 end $$;
 comment on function trunq._look is 'What a queue and its subscriptions are like: a row of the queue, and one of each subscription.';
 
-create or replace function trunq._count_published(p_queue trunq.queue, p_last trunq.sample, out published bigint, out snapshot pg_snapshot, out last_id bigint)
+create or replace function trunq._count_taken(p_queue trunq.queue, p_last trunq.sample, out published bigint, out snapshot pg_snapshot, out last_id bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_most constant integer := 100000;
   v_last pg_snapshot := p_last.snapshot;
   v_number bigint := 0;
 begin
-  execute format('select s.last_value, pg_current_snapshot() from %s s', p_queue.id_sequence) into last_id, snapshot;
+  execute format('select s.last_value from %s s', p_queue.id_sequence) into last_id;
+  snapshot := trunq.snapshot();
   -- Not of another cluster, before its rebase.
   if pg_snapshot_xmax(v_last) <= pg_snapshot_xmax(snapshot) then
     execute format($q$
-      select count(*), pg_current_snapshot() from (
+      select count(*) from (
         select from trunq_log.%I g
-        where g.txid >= pg_snapshot_xmin($1) and not pg_visible_in_snapshot(g.txid, $1) and g.subscription_id is null and g.segment = any (%L)
-          -- This transaction's own come with the next.
-          and g.txid is distinct from pg_current_xact_id_if_assigned()
+        where g.txid >= pg_snapshot_xmin($1) and not pg_visible_in_snapshot(g.txid, $1) and pg_visible_in_snapshot(g.txid, $2)
+          and g.subscription_id is null and g.segment = any (%L)
         limit %s) n
-    $q$, p_queue.log_table, trunq._filled_segments(p_queue, 'log'), c_most + 1) into v_number, snapshot using v_last;
+    $q$, p_queue.log_table, trunq._filled_segments(p_queue, 'log'), c_most + 1) into v_number using v_last, snapshot;
     if v_number > c_most then
       v_number := greatest(v_number, last_id - p_last.last_id);
     end if;
   end if;
   published := coalesce(p_last.published, 0) + v_number;
 end $$;
-comment on function trunq._count_published is
+comment on function trunq._count_taken is
   'How many messages a queue has taken since its first sample: what the snapshot of the last one does not see is added. A message with a delay counts when it comes into the log. More than 100,000 since the last one are as many as ids were drawn.';
 
 create or replace function trunq._count_answers(p_queue trunq.queue, p_since timestamptz) returns table (subscription_id integer, outcome "char", number bigint)
