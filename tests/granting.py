@@ -122,6 +122,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_replies": (OWNER, {"ids": []}),
     "list_roles": (EVERYBODY, {}),
     "list_backfills": (OWNER, {}),
+    "list_reports": (LOOKS | WORKS, {}),
     "list_runs": (OWNER, {}),
     "list_shares": (OWNER, {"pipeline": "there"}),
     "list_samples": (LOOKS | WORKS, {}),

@@ -168,6 +168,7 @@ def look(client: Any, queue: str) -> None:
     assert client.list_samples(queue, "default")
     assert queue in {row.queue for row in client.overview()}
     assert client.backlog(queue) >= 0
+    assert client.list_reports(queue) == []
     assert client.create_archive(queue)
     client.archive(queue)
     assert queue in {each.queue for each in client.list_archives()}

@@ -15,6 +15,7 @@ from trunq.record.operate import Sample as Sample
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned
+from trunq.record.operate import WorkerReport as WorkerReport
 from trunq.record.pipeline import Backfill as Backfill
 from trunq.record.pipeline import BackfillShare as BackfillShare
 from trunq.record.pipeline import Compaction as Compaction

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trunq.word import Severity
+from trunq.word import Severity, WorkerState
 
 
 class Warned(NamedTuple):
@@ -122,6 +122,25 @@ class Sample(NamedTuple):
     answered: int | None
     answers: dict[str, int] | None
     estimated: list[str] | None
+
+
+class WorkerReport(NamedTuple):
+    """A row of `list_reports`: what a worker said of itself at `seen_at`, every ten seconds.
+
+    `handling`: id, kind and since of each message in its slots; of one that is gone, what it handled last.
+    """
+
+    worker: str
+    queue: str
+    subscription: str
+    state: WorkerState
+    host: str
+    pid: int
+    version: str
+    slots: int
+    began_at: datetime
+    seen_at: datetime
+    handling: list[dict[str, Any]]
 
 
 class Overview(NamedTuple):

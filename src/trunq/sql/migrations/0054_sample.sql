@@ -44,3 +44,33 @@ comment on column trunq.sample.looked_at is 'When its figures were looked up: a 
 comment on column trunq.sample.inserted is 'Of a queue: how many rows Postgres says were inserted into its segments of that time. Another number: something happened.';
 comment on column trunq.sample.snapshot is 'Of a queue: published counts the messages that this sees.';
 comment on column trunq.sample.answers is 'How many answers of each outcome there were since the subscription was first counted; answered is their sum. counted: those before counted_to.';
+
+-- What workers say of themselves (functions/work/report.sql).
+create table trunq.worker_report (
+  queue_id integer not null,
+  subscription text not null,
+  worker text not null,
+  host text not null,
+  pid integer not null,
+  at timestamptz not null,
+  segment smallint not null,
+  began_at timestamptz not null,
+  version text not null,
+  slots integer not null,
+  last_word text
+    constraint last_word_is_known check (last_word in ('drained', 'killed')),
+  handling jsonb not null
+) partition by list (segment);
+create index worker_report_at on trunq.worker_report (at);
+alter table trunq.worker_report replica identity full;
+do $$
+begin
+  for n in 0 .. 5 loop
+    execute format('create table trunq_data._worker_report_%s partition of trunq.worker_report for values in (%s)', n, n);
+    execute format('alter table trunq_data._worker_report_%s replica identity full', n);
+  end loop;
+end $$;
+comment on table trunq.worker_report is
+  'What each worker said of itself, every ten seconds: the newest row is the worker. Segments of half an hour, which TRUNCATE empties.';
+comment on column trunq.worker_report.last_word is 'Of its last row: drained, what it had was finished; killed, it was ended before.';
+comment on column trunq.worker_report.handling is 'What its slots handle: queue, id and kind of each message, and for how many seconds.';

@@ -33,7 +33,8 @@ begin
   if v_last > v_now - interval '4 seconds' then
     return 0;
   end if;
-  perform trunq._empty_sample_segment(v_now);
+  perform trunq._empty_next_segment('_sample', trunq._sample_segment(v_now));
+  perform trunq._empty_next_segment('_worker_report', trunq._report_segment(v_now));
   -- A statement knows what other sessions inserted up to the first time that this transaction asked.
   perform pg_stat_clear_snapshot();
   for v in
@@ -74,19 +75,19 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._sample_segment is 'The segment of a sample: six of six hours.';
 
-create or replace function trunq._empty_sample_segment(p_now timestamptz) returns void
+create or replace function trunq._empty_next_segment(p_table text, p_segment integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
 declare
-  -- The next: it is empty when its time comes, and the four before that of now have a day.
-  v_segment text := format('trunq_data._sample_%s', (trunq._sample_segment(p_now) + 1) % 6);
+  -- It is empty when its time comes, and the four before that of now are kept.
+  v_segment text := format('trunq_data.%I', concat(p_table, '_', (p_segment + 1) % 6));
 begin
   if pg_relation_size(v_segment::regclass) > 0 then
     execute format('truncate %s', v_segment);
   end if;
 exception when lock_not_available then
-  null;  -- somebody reads; the next call tries again, for six hours
+  null;  -- somebody reads; the next call tries again, as long as this segment lasts
 end $$;
-comment on function trunq._empty_sample_segment is 'Empties the segment of samples that comes next.
+comment on function trunq._empty_next_segment is 'Empties the segment that comes next, of samples or of what workers say.
 Locks: that segment, for 5 ms at most.';
 
 create or replace function trunq._last_sampled(p_now timestamptz) returns timestamptz

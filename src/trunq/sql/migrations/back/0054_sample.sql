@@ -1,1 +1,1 @@
-drop table trunq.sample;
+drop table trunq.worker_report;
