@@ -18,7 +18,7 @@ BEGINS = {"#", "trunq", "cat", "select"}
 
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "doctor", "statistics")),
-    *([name] for name in ("overview", "backlog")),
+    *([name] for name in ("overview", "backlog", "audit")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
     *(["workers", verb] for verb in ("list", "show", "free")),
     *(

@@ -169,6 +169,8 @@ def look(client: Any, queue: str) -> None:
     assert queue in {row.queue for row in client.overview()}
     assert client.backlog(queue) >= 0
     assert client.list_reports(queue) == []
+    assert {row.queue for row in client.list_audit(queue)} <= {queue}
+    assert client.forget_audit() == 0
     assert client.create_archive(queue)
     client.archive(queue)
     assert queue in {each.queue for each in client.list_archives()}

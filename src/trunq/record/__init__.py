@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
+from trunq.record.operate import Audit as Audit
 from trunq.record.operate import Defect as Defect
 from trunq.record.operate import Duty as Duty
 from trunq.record.operate import DutyDone as DutyDone

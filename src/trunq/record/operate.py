@@ -124,6 +124,24 @@ class Sample(NamedTuple):
     estimated: list[str] | None
 
 
+class Audit(NamedTuple):
+    """A row of `list_audit`: who called which function, and how many messages it was done to.
+
+    `who`: for whom a program acted, else `login`, the role of its session.
+    """
+
+    audit_id: int
+    at: datetime
+    who: str
+    login: str
+    application: str
+    address: str | None
+    did: str
+    queue: str | None
+    arguments: dict[str, Any]
+    count: int | None
+
+
 class WorkerReport(NamedTuple):
     """A row of `list_reports`: what a worker said of itself at `seen_at`, every ten seconds.
 

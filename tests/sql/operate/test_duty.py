@@ -152,6 +152,7 @@ def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) ->
         "remind",
         "sample",
         "forget_memos",
+        "forget_audit",
     }
     assert len(work.drain()) == 2
 

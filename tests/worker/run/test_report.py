@@ -36,7 +36,9 @@ async def test_it_tells_what_its_slots_handle_and_that_it_drained(queue: Queue) 
 
     task = asyncio.create_task(worker.run_async())
     await async_wait_until(
-        lambda: bool(call(queue.connection, "list_reports", queue=queue.name)) and bool(report(queue).handling)
+        lambda: (
+            bool(call(queue.connection, "list_reports", queue=queue.name)) and bool(report(queue).handling)
+        )
     )
     row = report(queue)
     assert (row.worker, row.state, row.pid, row.slots) == ("ada", "running", os.getpid(), 2)

@@ -241,6 +241,7 @@ PANELS = {
         "status",
         "overview",
         "backlog",
+        "audit",
         "doctor",
         "statistics",
     ),

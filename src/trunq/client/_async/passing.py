@@ -13,6 +13,7 @@ from trunq.client._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import (
     Archive,
+    Audit,
     Backfill,
     BackfillShare,
     BatchState,
@@ -1199,6 +1200,40 @@ class AsyncPassing(AsyncAccess):
         WrongIsolation.
         """
         returned: int | None = await self._value(connection, "rotate", queue=queue)
+        return returned
+
+    async def list_audit(
+        self,
+        queue: str | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        who: str | None = None,
+        did: str | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[Audit]:
+        """Who did what, newest first, `limit` at most (100); `before`: the last audit_id of the page before;
+        `queue`: of one queue, also of one that was dropped; `who` and `did`: of one person, of one function.
+        did: the function that was called, arguments: what it was given (of lists of ids the first twenty),
+        count: how many messages it was done to, None where it is not about messages. who: for whom the
+        program acted (its setting trunq.who), else login, the role that opened the session.
+
+        Returns one row for each call that was committed. Kept for 90 days, or as long as the setting
+        trunq.audit_retention of the leader says. Raises InvalidArgument.
+        """
+        return await self._records(
+            connection, Audit, "list_audit", queue=queue, limit=limit, before=before, who=who, did=did
+        )
+
+    async def forget_audit(self, *, connection: AsyncGiven | None = None) -> int:
+        """Deletes what `list_audit` shows and is older than 90 days, or than the setting
+        trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
+
+        At most 1,000 rows a call.
+
+        Returns how many. Raises InvalidArgument.
+        """
+        returned: int = await self._value(connection, "forget_audit")
         return returned
 
     async def rerun_shares(

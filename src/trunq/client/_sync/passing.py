@@ -15,6 +15,7 @@ from trunq.client._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import (
     Archive,
+    Audit,
     Backfill,
     BackfillShare,
     BatchState,
@@ -1181,6 +1182,40 @@ class Passing(Access):
         WrongIsolation.
         """
         returned: int | None = self._value(connection, "rotate", queue=queue)
+        return returned
+
+    def list_audit(
+        self,
+        queue: str | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        who: str | None = None,
+        did: str | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[Audit]:
+        """Who did what, newest first, `limit` at most (100); `before`: the last audit_id of the page before;
+        `queue`: of one queue, also of one that was dropped; `who` and `did`: of one person, of one function.
+        did: the function that was called, arguments: what it was given (of lists of ids the first twenty),
+        count: how many messages it was done to, None where it is not about messages. who: for whom the
+        program acted (its setting trunq.who), else login, the role that opened the session.
+
+        Returns one row for each call that was committed. Kept for 90 days, or as long as the setting
+        trunq.audit_retention of the leader says. Raises InvalidArgument.
+        """
+        return self._records(
+            connection, Audit, "list_audit", queue=queue, limit=limit, before=before, who=who, did=did
+        )
+
+    def forget_audit(self, *, connection: Given | None = None) -> int:
+        """Deletes what `list_audit` shows and is older than 90 days, or than the setting
+        trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
+
+        At most 1,000 rows a call.
+
+        Returns how many. Raises InvalidArgument.
+        """
+        returned: int = self._value(connection, "forget_audit")
         return returned
 
     def rerun_shares(

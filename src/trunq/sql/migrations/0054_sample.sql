@@ -74,3 +74,21 @@ comment on table trunq.worker_report is
   'What each worker said of itself, every ten seconds: the newest row is the worker. Segments of half an hour, which TRUNCATE empties.';
 comment on column trunq.worker_report.last_word is 'Of its last row: drained, what it had was finished; killed, it was ended before.';
 comment on column trunq.worker_report.handling is 'What its slots handle: queue, id and kind of each message, and for how many seconds.';
+
+-- Who did what to how many (functions/operate/audit.sql).
+create table trunq.audit (
+  audit_id bigint generated always as identity primary key,
+  at timestamptz not null,
+  who text not null,
+  login text not null,
+  application text not null,
+  address text,
+  did text not null,
+  queue text,
+  arguments jsonb not null,
+  count bigint
+);
+create index audit_queue on trunq.audit (queue, audit_id);
+comment on table trunq.audit is 'What people did: one row for each call of a function that changes something by hand, in the same transaction.';
+comment on column trunq.audit.who is 'The setting trunq.who, by which a program says for whom it acts; else login, the role that opened the session.';
+comment on column trunq.audit.did is 'The function; arguments: its parameters that were given. count: how many messages it was done to; null: none, or it is not told.';

@@ -1,1 +1,1 @@
-drop table trunq.worker_report;
+drop table trunq.audit;
