@@ -139,7 +139,7 @@ class Audit(NamedTuple):
     did: str
     queue: str | None
     arguments: dict[str, Any]
-    count: int | None
+    messages: int | None
 
 
 class WorkerReport(NamedTuple):

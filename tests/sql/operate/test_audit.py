@@ -26,7 +26,7 @@ def work(connection: psycopg.Connection[Any]) -> Iterator[Engine]:
 
 def told(work: Engine) -> list[tuple[str, dict[str, Any], int | None]]:
     """What the audit says of the queue, the oldest first."""
-    return [(row.did, row.arguments, row.count) for row in reversed(work.call("list_audit"))]
+    return [(row.did, row.arguments, row.messages) for row in reversed(work.call("list_audit"))]
 
 
 def test_what_people_do_is_noted_with_how_many(work: Engine) -> None:

@@ -10,7 +10,7 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.output import write_rows
 
-COLUMNS = ("at", "who", "did", "queue", "arguments", "count", "application", "address")
+COLUMNS = ("at", "who", "did", "queue", "arguments", "messages", "application", "address")
 
 EXAMPLES = (
     "trunq audit",

@@ -1215,8 +1215,8 @@ class AsyncPassing(AsyncAccess):
         """Who did what, newest first, `limit` at most (100); `before`: the last audit_id of the page before;
         `queue`: of one queue, also of one that was dropped; `who` and `did`: of one person, of one function.
         did: the function that was called, arguments: what it was given (of lists of ids the first twenty),
-        count: how many messages it was done to, None where it is not about messages. who: for whom the
-        program acted (its setting trunq.who), else login, the role that opened the session.
+        messages: how many it was done to, None where it is not about messages. who: for whom the program
+        acted (its setting trunq.who), else login, the role that opened the session.
 
         Returns one row for each call that was committed. Kept for 90 days, or as long as the setting
         trunq.audit_retention of the leader says. Raises InvalidArgument.

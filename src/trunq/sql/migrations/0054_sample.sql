@@ -86,9 +86,9 @@ create table trunq.audit (
   did text not null,
   queue text,
   arguments jsonb not null,
-  count bigint
+  messages bigint
 );
 create index audit_queue on trunq.audit (queue, audit_id);
 comment on table trunq.audit is 'What people did: one row for each call of a function that changes something by hand, in the same transaction.';
 comment on column trunq.audit.who is 'The setting trunq.who, by which a program says for whom it acts; else login, the role that opened the session.';
-comment on column trunq.audit.did is 'The function; arguments: its parameters that were given. count: how many messages it was done to; null: none, or it is not told.';
+comment on column trunq.audit.did is 'The function; arguments: its parameters that were given. messages: how many it was done to; null: none, or it is not told.';

@@ -1,15 +1,15 @@
 -- Who did what to how many. The functions of what people do by hand note it in the same transaction, so it is there exactly if it was
 -- done: from a page, the shell, a client or psql. A program that acts for somebody says for whom: set_config('trunq.who', 'ada', true).
 
-create or replace function trunq._audit(p_did text, p_queue text, p_arguments jsonb default '{}', p_count bigint default null) returns void
+create or replace function trunq._audit(p_did text, p_queue text, p_arguments jsonb default '{}', p_messages bigint default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   -- Nothing was found; or a slot of a group, whose own row says so.
-  if p_count = 0 or p_arguments->>'subscription' like '%#%' then
+  if p_messages = 0 or p_arguments->>'subscription' like '%#%' then
     return;
   end if;
-  insert into trunq.audit (at, who, login, application, address, did, queue, arguments, count)
-  select a.at, a.who, a.login, a.application, a.address, p_did, left(p_queue, 200), trunq._short(jsonb_strip_nulls(p_arguments)), p_count
+  insert into trunq.audit (at, who, login, application, address, did, queue, arguments, messages)
+  select a.at, a.who, a.login, a.application, a.address, p_did, left(p_queue, 200), trunq._short(jsonb_strip_nulls(p_arguments)), p_messages
   from trunq._actor() a;
 end $$;
 comment on function trunq._audit is 'Notes that somebody did something.';
@@ -48,7 +48,7 @@ create or replace function trunq.list_audit(
   p_queue text default null, p_limit integer default 100, p_before bigint default null, p_who text default null, p_did text default null
 )
 returns table (
-  audit_id bigint, at timestamptz, who text, login text, application text, address text, did text, queue text, arguments jsonb, count bigint
+  audit_id bigint, at timestamptz, who text, login text, application text, address text, did text, queue text, arguments jsonb, messages bigint
 )
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
@@ -56,19 +56,19 @@ begin
   perform trunq._check_limit(p_limit);
   if p_queue is null then
     return query
-      select a.audit_id, a.at, a.who, a.login, a.application, a.address, a.did, a.queue, a.arguments, a.count from trunq.audit a
+      select a.audit_id, a.at, a.who, a.login, a.application, a.address, a.did, a.queue, a.arguments, a.messages from trunq.audit a
       where (p_before is null or a.audit_id < p_before) and (p_who is null or a.who = p_who) and (p_did is null or a.did = p_did)
       order by a.audit_id desc limit p_limit;
     return;
   end if;
   -- A queue that was dropped has its rows too.
   return query
-    select a.audit_id, a.at, a.who, a.login, a.application, a.address, a.did, a.queue, a.arguments, a.count from trunq.audit a
+    select a.audit_id, a.at, a.who, a.login, a.application, a.address, a.did, a.queue, a.arguments, a.messages from trunq.audit a
     where a.queue = p_queue and (p_before is null or a.audit_id < p_before) and (p_who is null or a.who = p_who) and (p_did is null or a.did = p_did)
     order by a.audit_id desc limit p_limit;
 end $$;
 comment on function trunq.list_audit is
-  'Who did what, newest first, p_limit at most (100); p_before: the last audit_id of the page before; p_queue: of one queue, also of one that was dropped; p_who and p_did: of one person, of one function. did: the function that was called, arguments: what it was given (of lists of ids the first twenty), count: how many messages it was done to, null where it is not about messages. who: for whom the program acted (its setting trunq.who), else login, the role that opened the session.
+  'Who did what, newest first, p_limit at most (100); p_before: the last audit_id of the page before; p_queue: of one queue, also of one that was dropped; p_who and p_did: of one person, of one function. did: the function that was called, arguments: what it was given (of lists of ids the first twenty), messages: how many it was done to, null where it is not about messages. who: for whom the program acted (its setting trunq.who), else login, the role that opened the session.
 Returns: one row for each call that was committed. Kept for 90 days, or as long as the setting trunq.audit_retention of the leader says.
 Raises: TQ005.';
 
