@@ -84,6 +84,12 @@ BatchLeft = Literal["finish", "give_back"]
 Bell = Literal["held", "publisher", "sleeper"]
 """Who has the bell of a queue."""
 
+LastWord = Literal["drained", "killed"]
+"""What a worker says at its end: what it had was finished, or it was ended before."""
+
+WorkerState = Literal["running", "drained", "killed", "lost"]
+"""Of a worker, by what it said last; lost: it has said nothing for thirty seconds."""
+
 Severity = Literal["error", "warning", "unseen"]
 """How bad a finding of `trunq.diagnose` is; unseen: the role may not look."""
 

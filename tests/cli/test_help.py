@@ -18,8 +18,9 @@ BEGINS = {"#", "trunq", "cat", "select"}
 
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "doctor", "statistics")),
+    *([name] for name in ("overview", "backlog", "audit")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
-    *(["workers", verb] for verb in ("list", "free")),
+    *(["workers", verb] for verb in ("list", "show", "free")),
     *(
         ["queue", verb]
         for verb in ("create", "set", "list", "close", "open", "pause", "resume", "convert", "drop")

@@ -5,13 +5,18 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
+from trunq.record.operate import Audit as Audit
 from trunq.record.operate import Defect as Defect
 from trunq.record.operate import Duty as Duty
 from trunq.record.operate import DutyDone as DutyDone
 from trunq.record.operate import Finding as Finding
+from trunq.record.operate import LatestSample as LatestSample
+from trunq.record.operate import Overview as Overview
+from trunq.record.operate import Sample as Sample
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned
+from trunq.record.operate import WorkerReport as WorkerReport
 from trunq.record.pipeline import Backfill as Backfill
 from trunq.record.pipeline import BackfillShare as BackfillShare
 from trunq.record.pipeline import Compaction as Compaction

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trunq.word import Severity
+from trunq.word import Severity, WorkerState
 
 
 class Warned(NamedTuple):
@@ -72,6 +72,123 @@ class Status(NamedTuple):
     lost_at: datetime | None
     ticks_paused: bool
     parked: int
+
+
+class LatestSample(NamedTuple):
+    """A row of `latest_samples`: of a subscription, or of a queue (`subscription` None).
+
+    A queue has `published` alone. `sampled_at` is when the figures were looked up. `published`, `answered`
+    and `answers` (by outcome) never fall. `lag_messages` and `lag`: of an exclusive subscription. `estimated`
+    names the numbers that are estimates.
+    """
+
+    queue: str
+    subscription: str | None
+    sampled_at: datetime
+    mode: str | None
+    published: int | None
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    parked: int | None
+    workers: int | None
+    done_last_minute: int | None
+    oldest_ready: timedelta | None
+    oldest_dead: timedelta | None
+    lag_messages: int | None
+    lag: timedelta | None
+    answered: int | None
+    answers: dict[str, int] | None
+    estimated: list[str] | None
+    paused: bool | None
+    paused_until: datetime | None
+    lost_at: datetime | None
+
+
+class Sample(NamedTuple):
+    """A row of `list_samples`: what a subscription was like at a time; of a queue, `published` alone."""
+
+    at: datetime
+    published: int | None
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    workers: int | None
+    oldest_ready: timedelta | None
+    lag_messages: int | None
+    lag: timedelta | None
+    answered: int | None
+    answers: dict[str, int] | None
+    estimated: list[str] | None
+
+
+class Audit(NamedTuple):
+    """A row of `list_audit`: who called which function, and how many messages it was done to.
+
+    `who`: for whom a program acted, else `login`, the role of its session.
+    """
+
+    audit_id: int
+    at: datetime
+    who: str
+    login: str
+    application: str
+    address: str | None
+    did: str
+    queue: str | None
+    arguments: dict[str, Any]
+    messages: int | None
+
+
+class WorkerReport(NamedTuple):
+    """A row of `list_reports`: what a worker said of itself at `seen_at`, every ten seconds.
+
+    `handling`: id, kind and since of each message in its slots; of one that is gone, what it handled last.
+    """
+
+    worker: str
+    queue: str
+    subscription: str
+    state: WorkerState
+    host: str
+    pid: int
+    version: str
+    slots: int
+    began_at: datetime
+    seen_at: datetime
+    handling: list[dict[str, Any]]
+
+
+class Overview(NamedTuple):
+    """A row of `overview`: what a subscription is like, the worst first. `subscriptions`: how many there are.
+
+    `sampled_at` None: it has no sample yet, and no figures. Rates are those of the last minute, None where
+    no sample tells.
+    """
+
+    queue: str
+    subscription: str
+    mode: str | None
+    sampled_at: datetime | None
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    parked: int | None
+    workers: int | None
+    oldest_ready: timedelta | None
+    lag_messages: int | None
+    lag: timedelta | None
+    published_per_second: float | None
+    answered_per_second: float | None
+    failed_share: float | None
+    estimated: list[str] | None
+    paused: bool | None
+    paused_until: datetime | None
+    lost_at: datetime | None
+    subscriptions: int
 
 
 class Statistic(NamedTuple):

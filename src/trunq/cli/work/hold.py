@@ -1,11 +1,13 @@
-"""trunq workers: list, free. What workers hold; `trunq worker` runs one."""
+"""trunq workers: list, show, free. What workers hold; `trunq worker` runs one."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 
 import typer
 
+from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.output import Row, err, say, write_json, write_rows
@@ -39,6 +41,61 @@ def list_workers(
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_workers(queue)]
     write_rows(found, COLUMNS, json, "Nobody works, and nobody holds anything.", csv)
+
+
+REPORTED = (
+    "worker",
+    "queue",
+    "subscription",
+    "state",
+    "host",
+    "pid",
+    "version",
+    "slots",
+    "began",
+    "seen",
+    "handles",
+)
+
+
+@option.verb(
+    app,
+    "show",
+    "trunq workers show",
+    "trunq workers show orders --json | jq '.[] | select(.state == \"lost\")'",
+)
+def show(
+    queue: option.OneQueue = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """Show what workers said of themselves within an hour: who they are, and what each slot handles.
+
+    They say it every 10 seconds. One that ended says so: drained, what it had was finished; killed, it was
+    ended before. lost: it has said nothing for 30 seconds. Its handlers are those that it had last.
+    """
+    with client(database) as trunq:
+        rows = [row._asdict() for row in trunq.list_reports(queue)]
+        now = trunq.clock()
+    shown = [_reported(row, now) for row in rows] if not json and not csv else rows
+    write_rows(shown, REPORTED, json, "No worker has said anything within an hour.", csv)
+
+
+def _reported(row: Row, now: datetime) -> Row:
+    def ago(at: datetime) -> str:
+        return f"{display.interval(max(now - at, timedelta(0)))} ago"
+
+    def handled(each: dict[str, Any]) -> str:
+        since = display.interval(now - datetime.fromisoformat(each["since"]))
+        return f"{each['id']} {each['kind'] or ''} for {since}"
+
+    first = row["handling"][:3]
+    told = [handled(each) for each in first]
+    if more := len(row["handling"]) - len(first):
+        told.append(f"{more} more")
+    return {**row, "began": ago(row["began_at"]), "seen": ago(row["seen_at"]), "handles": "; ".join(told)}
 
 
 @option.verb(

@@ -117,7 +117,7 @@ class Run:
             options,
             self._is_empty if options.until_empty or options.until_idle else None,
         )
-        self._presence = Presence(options, self._sources)
+        self._presence = Presence(options, self._sources, [slot.running for slot in self._slots])
         self._remaining = Remaining(
             self._sources, registry, statistics, options.asks, until_idle=options.until_idle
         )
@@ -175,6 +175,8 @@ class Run:
                     await self._drain([slot for slot in slots if not slot.done()])
                 raise
             await self._drain(slots)
+            if not self._grace.is_over:
+                self._presence.last_word = "drained"
             self._pulse.end()
         except asyncio.CancelledError:
             log.warning("ended at once: %s", _cut_off(self._backlog.busy))

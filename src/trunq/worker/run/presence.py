@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Sequence
+from importlib.metadata import version
+from socket import gethostname
+from time import monotonic
 from typing import Any, Final
 
 import psycopg
@@ -15,10 +19,16 @@ from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.wire.array import text_array
 from trunq.wire.call import Call
+from trunq.wire.json import json_text
+from trunq.word import LastWord
 from trunq.worker.answer.lease import Source
 from trunq.worker.run.options import Options
+from trunq.worker.slot.running import Running
 
 log = logging.getLogger("trunq.worker")
+
+_TOLD: Final = 100
+"""Messages that a report names."""
 
 _DEFECT: Final = ("queue", "object", "kind", "defect", "repair")
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
@@ -27,10 +37,14 @@ _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "pau
 class Presence:
     """A worker as the database knows it: its slots, and the leases of its name."""
 
-    def __init__(self, options: Options, sources: Sequence[Source]) -> None:
+    def __init__(self, options: Options, sources: Sequence[Source], running: Sequence[Running]) -> None:
         self._options = options
         self._sources = sources
+        self._running = running
         self._attends = True
+        self._began = monotonic()
+        self.last_word: LastWord = "killed"
+        """What it says at its end: drained, once its last message was."""
 
     async def attend(self, connection: AsyncConnection[Any]) -> None:
         """Tell the database of our slots."""
@@ -45,6 +59,7 @@ class Presence:
         }
         try:
             await execute(connection, Call("_attend", arguments))
+            await self._report(connection)
         except psycopg.errors.InsufficientPrivilege as error:
             # A role with fewer rights works all the same.
             self._attends = False
@@ -54,6 +69,30 @@ class Presence:
         """Tell it that they are gone."""
         with contextlib.suppress(psycopg.Error):
             await execute(connection, Call("_leave_worker", {"worker": self._options.identity}))
+            if self._attends:
+                await self._report(connection, self.last_word)
+
+    async def _report(self, connection: AsyncConnection[Any], last_word: LastWord | None = None) -> None:
+        """Say who we are, and what we do."""
+        options, now = self._options, monotonic()
+        handling = [
+            {"queue": message.queue, "id": message.id, "kind": message.kind, "seconds": now - each.since}
+            for each in self._running
+            for _, message in each.entries[:_TOLD]
+        ]
+        arguments = {
+            "worker": options.identity,
+            "queues": text_array("queues", options.queues),
+            "subscription": options.subscription,
+            "host": gethostname(),
+            "pid": os.getpid(),
+            "seconds": now - self._began,
+            "version": version("trunq"),
+            "slots": options.concurrency,
+            "handling": json_text("handling", handling[:_TOLD]),
+            "last_word": last_word,
+        }
+        await execute(connection, Call("_report", arguments))
 
     async def reclaim(self, connection: AsyncConnection[Any]) -> None:
         """Take back what a former worker of this name had leased, if it is the only one at any time."""

@@ -102,7 +102,7 @@ class Slot:
             ):
                 await self._set_aside(handler, entry, started)
                 continue
-            running.entries, message._runner = (entry,), running
+            running.entries, running.since, message._runner = (entry,), started, running
             backlog.busy += 1
             try:
                 if (
@@ -229,6 +229,7 @@ class Slot:
         """Run a batch, which has the place of its handler that it needs."""
         backlog, running, started = self._backlog, self.running, monotonic()
         running.entries, running.is_joint = batch.entries, handler.has_transaction
+        running.since = started
         for _, message in batch.entries:
             message._runner = running
         backlog.busy += 1

@@ -25,6 +25,8 @@ class Running:
         """Each message that runs, with its lease."""
         self.is_joint = False
         """Whether the answers to all of them are given in one transaction."""
+        self.since = 0.0
+        """When their handler was called."""
         self.stops_at: float | None = None
         """When a time-out stops its handler."""
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -79,6 +79,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' a
 declare
   v_role text := trunq._become_owner();
 begin
+  perform trunq._audit('drop_archive', p_queue);
   if p_queue is null or to_regclass(format('trunq_archive.%I', p_queue)) is null then
     perform trunq._find_queue(p_queue);
     perform trunq._fail('TQ005', format('queue "%s" has no archive', p_queue),

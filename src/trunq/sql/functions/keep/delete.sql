@@ -16,6 +16,7 @@ create or replace function trunq.delete(p_queue text, p_ids bigint[]) returns bi
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
+  v_count bigint;
 begin
   perform trunq._find_queue(p_queue);
   perform trunq._require_read_committed('delete');
@@ -25,7 +26,9 @@ begin
     perform trunq._fail('TQ005', format('delete takes up to %s messages, not %s', trunq._limit('cancelled_messages'), cardinality(v_ids)),
       'delete them in parts');
   end if;
-  return trunq._try_for_locks(p_queue, format('select trunq._delete($1, %L)', v_ids));
+  v_count := trunq._try_for_locks(p_queue, format('select trunq._delete($1, %L)', v_ids));
+  perform trunq._audit('delete', p_queue, jsonb_build_object('ids', v_ids[:20]), v_count);
+  return v_count;
 end $$;
 comment on function trunq.delete is
   'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. Unfinished messages are cancelled and never handed out again, not even to a later shared subscription that starts at the earliest; dead ones are purged; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.

@@ -3,11 +3,15 @@
 
 create or replace function trunq.empty_queue(p_queue text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_count bigint;
 begin
   perform trunq._find_queue(p_queue);
   perform trunq._require_read_committed('empty_queue');
   perform trunq._check_cluster();
-  return trunq._try_for_locks(p_queue, 'select trunq._empty_queue($1)');
+  v_count := trunq._try_for_locks(p_queue, 'select trunq._empty_queue($1)');
+  perform trunq._audit('empty_queue', p_queue, '{}', v_count);
+  return v_count;
 end $$;
 comment on function trunq.empty_queue is
   'Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts. Dead messages stay; ids and ticks go on. Workers and readers lose what they hold.

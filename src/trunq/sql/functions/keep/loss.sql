@@ -58,6 +58,7 @@ begin
   if v_count > 0 then
     perform trunq._call_workers((v_subs[1]).queue_id);
   end if;
+  perform trunq._audit('accept_loss', p_queue, jsonb_build_object('subscription', p_subscription), v_count);
   return v_count;
 end $$;
 comment on function trunq.accept_loss is

@@ -212,6 +212,8 @@ declare
   v_has_turns boolean;
   v_was_ranked boolean;
 begin
+  perform trunq._audit('set_lanes', p_queue, jsonb_build_object('subscription', p_subscription, 'policy', p_policy, 'max_running', p_max_running,
+    'rate', p_rate, 'burst', p_burst, 'function', p_function));
   if coalesce(p_policy, '') <> all (trunq._words('lane_policy')) then
     perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
       'fair: each lane in turn; priority: the smallest first; ranked: by a function of yours. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
@@ -253,6 +255,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._find_laned(p_queue, p_subscription);
 begin
+  perform trunq._audit('set_lane', p_queue, jsonb_build_object('subscription', p_subscription, 'lane', p_lane, 'priority', p_priority,
+    'max_running', p_max_running, 'rate', p_rate, 'burst', p_burst, 'weight', p_weight, 'rank', p_rank));
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_lane_limits(p_max_running, p_rate, p_burst);
   if p_weight not between 1 and 100 then
@@ -276,6 +280,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._find_laned(p_queue, p_subscription);
 begin
+  perform trunq._audit('pause_lane', p_queue, jsonb_build_object('subscription', p_subscription, 'lane', p_lane, 'priority', p_priority, 'until', p_until));
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_pause(format('lane "%s" of queue "%s"', p_lane, p_queue), coalesce(p_until, 'infinity'));
   perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[p_priority], array[p_lane]);
@@ -294,6 +299,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._find_laned(p_queue, p_subscription);
 begin
+  perform trunq._audit('resume_lane', p_queue, jsonb_build_object('subscription', p_subscription, 'lane', p_lane, 'priority', p_priority));
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   if not exists (
       select from trunq.lane z where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane

@@ -11,6 +11,8 @@ create or replace function trunq.set_publishing(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('set_publishing', p_queue, jsonb_build_object('kinds', p_kinds, 'max_waiting', p_max_waiting,
+    'max_per_transaction', p_max_per_transaction, 'announce', p_announce));
   if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
@@ -31,6 +33,7 @@ Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or 
 create or replace function trunq.close_queue(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('close_queue', p_queue);
   perform trunq._change_gate(p_queue, null, null, null, null, true);
 end $$;
 comment on function trunq.close_queue is
@@ -41,6 +44,7 @@ Locks: publishers of the queue, waiting 200 ms at a time.';
 create or replace function trunq.open_queue(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('open_queue', p_queue);
   perform trunq._change_gate(p_queue, null, null, null, null, false);
 end $$;
 comment on function trunq.open_queue is

@@ -92,6 +92,7 @@ Locks: the schedules.';
 create or replace function trunq.pause_schedule(p_schedule text, p_until timestamptz default 'infinity') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('pause_schedule', null, jsonb_build_object('schedule', p_schedule, 'until', p_until));
   perform trunq._find_schedule(p_schedule);
   perform trunq._check_pause(format('schedule "%s"', p_schedule), p_until);
   update trunq.schedule s set paused_until = p_until where s.name = p_schedule;
@@ -107,6 +108,7 @@ declare
   v_schedule trunq.schedule;
   v_now timestamptz;
 begin
+  perform trunq._audit('resume_schedule', null, jsonb_build_object('schedule', p_schedule));
   perform trunq._find_schedule(p_schedule);
   select s.* into v_schedule from trunq.schedule s where s.name = p_schedule for no key update;
   v_now := trunq.clock();
@@ -124,6 +126,7 @@ Locks: the schedule.';
 create or replace function trunq.delete_schedule(p_schedule text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('delete_schedule', null, jsonb_build_object('schedule', p_schedule));
   if (trunq._find_schedule(p_schedule)).pipeline_id is not null then
     perform trunq._fail('TQ017', format('schedule "%s" is the trigger of a pipeline', p_schedule), 'change the trigger of the pipeline: trunq.create_pipeline; or trunq.pause_pipeline');
   end if;

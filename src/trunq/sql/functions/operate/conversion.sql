@@ -34,6 +34,8 @@ declare
   v_after trunq.queue;
   v_changes jsonb;
 begin
+  perform trunq._audit('convert_queue', p_queue, jsonb_build_object('retention', p_retention, 'hold_at_most', p_hold_at_most, 'lanes', p_lanes,
+    'unique', p_unique, 'at_once', p_at_once));
   perform trunq._require_read_committed('convert_queue');
   v_role := trunq._become_owner();
   begin

@@ -22,9 +22,9 @@ language sql immutable as $$
   select f.name, d.doors
   from (values
     ('{read_payload,read,administer,work}'::text[],
-     '{status,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id}'::text[]),
+     '{status,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id}'::text[]),
     ('{read_payload,read,administer}',
-     '{list_messages,show_message,list_dead,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
+     '{list_messages,show_message,list_audit,list_dead,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),
     ('{administer}',
      '{pause_queue,resume_queue,pause_subscription,resume_subscription,subscribe,set_publishing,set_reminders,close_queue,open_queue,cancel,delete,
@@ -32,7 +32,7 @@ language sql immutable as $$
     ('{work,administer}', '{seek,copy_position,stop_mover,leave_group,set_memo,get_memo,delete_memo,list_memos}'),
     ('{work}',
      '{read_batch,advance,fail_batch,retry_batch,join_group,list_fates,retry_after,reclaim,show_checkpoint,show_resumed,park,start_mover,begin_move,
-       finish_move,fail_move,end_mover,_mover_stops,_forward_out,_retries_out,_forward_in,_write_batch_query,_has_delayed,_left_asked,_count_unhandled,_attend_queue,_leave_queue}'))
+       finish_move,fail_move,end_mover,_mover_stops,_forward_out,_retries_out,_forward_in,_write_batch_query,_has_delayed,_left_asked,_count_unhandled,_attend_queue,_leave_queue,_report_queue}'))
     d(doors, functions)
   cross join lateral pg_catalog.unnest(d.functions) f(name)
 $$;

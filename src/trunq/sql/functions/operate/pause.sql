@@ -7,6 +7,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription;
 begin
+  perform trunq._audit('pause_subscription', p_queue, jsonb_build_object('subscription', p_subscription, 'until', p_until));
   if trunq._is_split(p_queue, p_subscription) then
     perform trunq.pause_subscription(p_queue, s.name, p_until) from trunq._slots(p_queue, p_subscription) s(name);
     return;
@@ -27,6 +28,7 @@ declare
   v_sub trunq.subscription;
   v_until timestamptz;
 begin
+  perform trunq._audit('resume_subscription', p_queue, jsonb_build_object('subscription', p_subscription));
   if trunq._is_split(p_queue, p_subscription) then
     return (select bool_or(trunq.resume_subscription(p_queue, s.name)) from trunq._slots(p_queue, p_subscription) s(name));
   end if;
@@ -46,6 +48,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
+  perform trunq._audit('pause_queue', p_queue, jsonb_build_object('until', p_until));
   perform trunq._check_pause(format('queue "%s"', p_queue), p_until);
   perform trunq._set_pause(p_queue, v_queue_id, p_until);
 end $$;
@@ -59,6 +62,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
+  perform trunq._audit('resume_queue', p_queue);
   return coalesce(trunq._set_pause(p_queue, v_queue.queue_id, null) > trunq.clock(), false);
 end $$;
 comment on function trunq.resume_queue is

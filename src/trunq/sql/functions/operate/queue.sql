@@ -117,6 +117,9 @@ declare
   v_longest constant interval := (v_queue.segments - 2) * v_queue.span;
   v_hold constant interval := nullif(coalesce(p_hold_at_most, v_queue.hold_at_most), '0');
 begin
+  perform trunq._audit('set_queue', p_queue, jsonb_build_object('retention', p_retention, 'tick_max_count', p_tick_max_count,
+    'tick_max_lag', p_tick_max_lag, 'tick_idle_period', p_tick_idle_period, 'hold_at_most', p_hold_at_most, 'hold_size', p_hold_size,
+    'retain_size', p_retain_size, 'tick_external', p_tick_external));
   perform trunq._check_queue(p_queue, coalesce(p_retention, v_queue.retention), p_tick_max_count, p_tick_max_lag, p_tick_idle_period, v_hold, p_hold_size, p_retain_size);
   -- The segment of every row follows from the span: trunq.convert_queue changes it.
   if p_retention > v_longest then
@@ -167,6 +170,7 @@ comment on function trunq._check_queue is 'Refuses (TQ005) settings that no queu
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('drop_queue', p_queue, jsonb_build_object('force', p_force));
   perform trunq._require_read_committed('drop_queue');
   perform trunq._try_for_locks(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
 end $$;

@@ -14,6 +14,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_role text;
 begin
+  perform trunq._audit('grant_role', p_queue, jsonb_build_object('role', p_role, 'grantee', p_grantee, 'payload', p_payload));
   perform trunq._check_role(p_queue, p_role, p_grantee);
   if p_payload and p_role <> 'reader' then
     perform trunq._fail('TQ005', format('p_payload is for a reader, not for the role %s', p_role),
@@ -40,6 +41,7 @@ declare
   v_role text;
   v_had boolean;
 begin
+  perform trunq._audit('revoke_role', p_queue, jsonb_build_object('role', p_role, 'grantee', p_grantee));
   perform trunq._check_role(p_queue, p_role, p_grantee);
   v_role := trunq._become_owner();
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);

@@ -104,8 +104,7 @@ begin
       backoff = coalesce(p_backoff, s.backoff),
       backoff_base = coalesce(p_backoff_base, s.backoff_base),
       backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
-      jitter = coalesce(p_jitter, s.jitter),
-      keep_results = coalesce(p_keep_results, s.keep_results),
+      jitter = coalesce(p_jitter, s.jitter), keep_results = coalesce(p_keep_results, s.keep_results),
       dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end,
       filter = case when p_filter is null then s.filter else nullif(p_filter, '{}') end,
       rate = case when p_rate is null then s.rate else nullif(p_rate, 0) end,
@@ -116,6 +115,7 @@ begin
       max_age = case when p_max_age is null then s.max_age else nullif(p_max_age, '0') end,
       due_first = coalesce(p_due_first, s.due_first)
     where s.subscription_id = v_sub.subscription_id;
+    perform trunq._audit_policy(p_queue, v_sub);
   end if;
   if num_nonnulls(p_filter, p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
     perform trunq._call_workers(v_queue_id);
@@ -134,6 +134,7 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
+  perform trunq._audit('unsubscribe', p_queue, jsonb_build_object('subscription', p_subscription));
   if exists (select from trunq.subscription_group g where g.queue_id = v_queue_id and g.name = p_subscription) then
     return trunq.drop_group(p_queue, p_subscription);
   elsif exists (select from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription and s.slot is not null) then
@@ -159,6 +160,7 @@ declare
   v_name text;
   v_new_id integer;
 begin
+  perform trunq._audit('reset', p_queue, jsonb_build_object('subscription', p_subscription, 'start', p_start));
   perform trunq._require_read_committed('reset');
   perform trunq._check_start(p_start);
   -- As subscribe does: no segment goes that this reader is about to need.

@@ -89,6 +89,7 @@ declare
   v_before text;
   v_pipeline trunq.pipeline;
 begin
+  perform trunq._audit('drop_pipeline', null, jsonb_build_object('pipeline', p_pipeline));
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   v_pipeline := trunq._find_pipeline(p_pipeline);
   select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) and p.parent_id is null order by p.name limit 1;
@@ -154,6 +155,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
+  perform trunq._audit('pause_pipeline', null, jsonb_build_object('pipeline', p_pipeline, 'until', p_until));
   perform trunq._check_pause(format('pipeline "%s"', p_pipeline), p_until);
   update trunq.pipeline p set paused_until = p_until where p.pipeline_id = v_pipeline.pipeline_id;
   perform trunq._pause_trigger(v_pipeline, p_until);
@@ -168,6 +170,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
+  perform trunq._audit('resume_pipeline', null, jsonb_build_object('pipeline', p_pipeline));
   update trunq.pipeline p set paused_until = null where p.pipeline_id = v_pipeline.pipeline_id;
   perform trunq._pause_trigger(v_pipeline, null);
   return coalesce(v_pipeline.paused_until > trunq.clock(), false);

@@ -379,6 +379,7 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
+  perform trunq._audit('cancel_pipeline', null, jsonb_build_object('pipeline', p_pipeline, 'backfill', p_backfill));
   if p_backfill <> 0 and trunq._cancel_shares(v_pipeline, p_backfill) then
     return true;
   end if;
@@ -407,6 +408,7 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
+  perform trunq._audit('skip_pipeline', null, jsonb_build_object('pipeline', p_pipeline));
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null for no key update;
   if not found then
     return null;
@@ -446,6 +448,7 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_instance(p_pipeline);
   v_run trunq.pipeline_run;
 begin
+  perform trunq._audit('accept_pipeline', null, jsonb_build_object('pipeline', p_pipeline));
   select r.* into v_run from trunq.pipeline_run r
   where r.pipeline_id = v_pipeline.pipeline_id and r.sink_number is not null and (r.ended_at is null or not r.is_settled) order by r.run_id limit 1 for no key update;
   if not found then

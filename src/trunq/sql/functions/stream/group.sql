@@ -61,6 +61,7 @@ declare
   v_group_id integer;
   v_ids integer[];
 begin
+  perform trunq._audit('drop_group', p_queue, jsonb_build_object('group', p_group));
   perform trunq._make_marks(v_queue);
   select g.group_id into v_group_id from trunq.subscription_group g where g.queue_id = v_queue.queue_id and g.name = p_group for update;
   if not found then

@@ -168,6 +168,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_mover trunq.mover;
 begin
+  perform trunq._audit('stop_mover', p_queue, jsonb_build_object('subscription', p_subscription));
   update trunq.mover m set stops = m.stops + 1
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id returning m.* into v_mover;
   if not found then

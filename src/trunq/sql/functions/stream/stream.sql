@@ -15,6 +15,7 @@ declare
   v_name text;
   v_tick trunq.tick;
 begin
+  perform trunq._audit('seek', p_queue, jsonb_build_object('subscription', p_subscription, 'tick_id', p_tick_id, 'at', p_at, 'start', p_start));
   perform trunq._require_read_committed('seek');
   perform trunq._subscription_of(p_queue, p_subscription, null);
   if num_nonnulls(p_tick_id, p_at, p_start) <> 1 then

@@ -24,6 +24,7 @@ begin
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
   if p_force then
+    perform trunq._audit('tick', p_queue, '{"force": true}');
     perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
     return (trunq._cut_tick(v_queue)).tick_id;
   elsif not pg_try_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id) then
@@ -95,6 +96,7 @@ Locks: the queue''s ticks, waiting for them.';
 create or replace function trunq.pause_ticks(p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('pause_ticks', p_queue);
   perform trunq._find_queue(p_queue);
   update trunq.queue q set tick_paused = true where q.name = p_queue and not q.tick_paused;
   return found;
@@ -109,6 +111,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_resumed boolean;
 begin
+  perform trunq._audit('resume_ticks', p_queue);
   perform trunq._find_queue(p_queue);
   update trunq.queue q set tick_paused = false where q.name = p_queue and q.tick_paused;
   v_is_resumed := found;

@@ -30,6 +30,7 @@ begin
     return next;
   end loop;
   perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
+  perform trunq._audit('cancel', p_queue, jsonb_build_object('ids', v_ids[:20], 'subscription', p_subscription), cardinality(v_found));
 end $$;
 comment on function trunq.cancel is
   'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled, retrying or parked message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.

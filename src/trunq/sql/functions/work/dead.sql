@@ -111,6 +111,8 @@ begin
     select count(*) from gone
   $q$, trunq._log(v_queue, 'again')) into v_count using v_dead_ids;
   perform trunq._pass_gate(null);
+  perform trunq._audit('requeue', p_queue, jsonb_build_object('subscription', p_subscription, 'ids', p_ids[:20],
+    'older_than', p_older_than, 'newer_than', p_newer_than, 'kind', p_kind, 'key', p_key, 'error', p_error, 'before', p_before, 'limit', p_limit, 'reason', p_reason), v_count);
   return v_count;
 end $$;
 comment on function trunq.requeue is
@@ -125,9 +127,14 @@ create or replace function trunq.purge(
   p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_count integer;
 begin
-  return trunq._purge((trunq._find_queue(p_queue)).queue_id, array(select trunq._dead_ids(
+  v_count := trunq._purge((trunq._find_queue(p_queue)).queue_id, array(select trunq._dead_ids(
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false)));
+  perform trunq._audit('purge', p_queue, jsonb_build_object('subscription', p_subscription, 'ids', p_ids[:20],
+    'older_than', p_older_than, 'newer_than', p_newer_than, 'kind', p_kind, 'key', p_key, 'error', p_error, 'before', p_before, 'limit', p_limit, 'reason', p_reason), v_count);
+  return v_count;
 end $$;
 comment on function trunq.purge is
   'Deletes dead messages for good: all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find; p_before and p_limit as for requeue.

@@ -68,6 +68,7 @@ begin
     v_total := v_total + v_ended.reaped;
     v_messages := v_messages + v_ended.messages;
   end loop;
+  perform trunq._audit('free_worker', null, jsonb_build_object('worker', p_worker), v_messages);
   return v_total;
 end $$;
 comment on function trunq.free_worker is

@@ -1,0 +1,47 @@
+"""trunq audit: who did what to how many."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trunq.cli.ground import option
+from trunq.cli.ground.database import client
+from trunq.cli.ground.output import write_rows
+
+COLUMNS = ("at", "who", "did", "queue", "arguments", "messages", "application", "address")
+
+EXAMPLES = (
+    "trunq audit",
+    "trunq audit orders --did purge",
+    "trunq audit --who ada --json | jq '.[].did'",
+    "# In whose name a program acts",
+    "select set_config('trunq.who', 'ada', true)",
+)
+
+
+def audit(
+    queue: option.OneQueue = None,
+    who: Annotated[str | None, typer.Option("--who", metavar="NAME", help="What this person did.")] = None,
+    did: Annotated[
+        str | None, typer.Option("--did", metavar="FUNCTION", help="Only this: purge, pause_queue, seek ...")
+    ] = None,
+    limit: option.Limit = 100,
+    before: Annotated[
+        int | None,
+        typer.Option("--before", metavar="ID", help="Older ones: the last audit_id of the page before."),
+    ] = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """Show who did what to how many, newest first: pauses, requeues, purges, seeks, drops, rights.
+
+    It is noted in the transaction that did it, whether from a page, the shell, a client or psql, and kept
+    for 90 days, or as long as the setting trunq.audit_retention of the leader says.
+    """
+    with client(database) as trunq:
+        rows = [row._asdict() for row in trunq.list_audit(queue, limit, before, who, did)]
+    write_rows(rows, COLUMNS, json, "Nobody has done anything by hand.", csv)

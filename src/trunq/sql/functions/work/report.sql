@@ -1,0 +1,72 @@
+-- What workers say of themselves, every ten seconds: who they are, and what each slot handles. Rows are inserted and never changed; the newest of
+-- a worker is the worker. One that says nothing for thirty seconds and had no last word is lost; it stays visible for an hour.
+
+create or replace function trunq._report(
+  p_worker text, p_queues text[], p_subscription text, p_host text, p_pid integer, p_seconds double precision, p_version text, p_slots integer,
+  p_handling jsonb, p_last_word text default null
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue text;
+begin
+  -- Each by itself: a role may work on one and not on another.
+  foreach v_queue in array p_queues loop
+    perform trunq._report_queue(v_queue, p_worker, p_subscription, p_host, p_pid, p_seconds, p_version, p_slots,
+      coalesce((select jsonb_agg(h.value - 'queue') from jsonb_array_elements(p_handling) h where h.value->>'queue' = v_queue), '[]'), p_last_word);
+  end loop;
+end $$;
+comment on function trunq._report is 'Tells who a worker is, since how many seconds it runs and what it handles, and at its end its last word.';
+
+create or replace function trunq._report_queue(
+  p_queue text, p_worker text, p_subscription text, p_host text, p_pid integer, p_seconds double precision, p_version text, p_slots integer,
+  p_handling jsonb, p_last_word text
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_now timestamptz;
+begin
+  v_now := trunq.clock();
+  insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling)
+  select q.queue_id, p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
+    v_now - p_seconds * interval '1 second', left(p_version, 100), p_slots, p_last_word, p_handling
+  from trunq.queue q where q.name = p_queue;
+end $$;
+comment on function trunq._report_queue is '_report, for one queue.';
+
+create or replace function trunq._report_segment(p_at timestamptz) returns smallint
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+  select (floor(extract(epoch from p_at) / 1800)::bigint % 6)::smallint
+$$;
+comment on function trunq._report_segment is 'The segment of what a worker says: six of half an hour.';
+
+create or replace function trunq.list_reports(p_queue text default null)
+returns table (
+  worker text, queue text, subscription text, state text, host text, pid integer, version text, slots integer, began_at timestamptz, seen_at timestamptz,
+  handling jsonb
+)
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := trunq.clock();
+begin
+  if p_queue is not null then
+    perform trunq._find_queue(p_queue);
+  end if;
+  return query
+    select n.worker, n.name, n.subscription,
+      coalesce(n.last_word, case when n.at < v_now - interval '30 seconds' then 'lost' else 'running' end), n.host, n.pid, n.version, n.slots, n.began_at, n.at,
+      -- What it handles has gone on since; of one that is gone, what it handled at the end.
+      (select coalesce(jsonb_agg(jsonb_build_object('id', h.value->'id', 'kind', h.value->'kind', 'since', n.at - (h.value->>'seconds')::double precision * interval '1 second')
+        order by (h.value->>'seconds')::double precision desc), '[]') from jsonb_array_elements(n.handling) h)
+    from (
+      select distinct on (q.name, r.subscription, r.worker, r.host, r.pid) q.name, r.*
+      from trunq.worker_report r join trunq.queue q on q.queue_id = r.queue_id
+      where r.at > v_now - interval '1 hour' and r.at <= v_now and (p_queue is null or q.name = p_queue)
+        and r.segment = any (array(select trunq._report_segment(v_now - k * interval '30 minutes') from generate_series(0, 2) k))
+      order by q.name, r.subscription, r.worker, r.host, r.pid, r.at desc) n
+    order by n.name, n.subscription, n.worker, n.at;
+end $$;
+comment on function trunq.list_reports is
+  'What workers of a queue, or of all, said of themselves within an hour: name, host, pid, version, and what each slot handles (id, kind, since), as of seen_at; they say it every 10 seconds. state: running; drained (it ended, and what it had was finished); killed (it was ended before); lost (it has said nothing for 30 seconds, and had no last word). of one that is gone, handling is what it handled last.
+Returns: one row a worker process, queue and subscription.
+Raises: TQ001.';

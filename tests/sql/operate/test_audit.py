@@ -1,0 +1,131 @@
+"""Who did what to how many: functions/operate/audit.sql."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import ask, call, fetch, move_clock, new_names
+from conftest import Connect
+from engine import Engine
+from granting import granting, make_shop
+
+
+@pytest.fixture
+def work(connection: psycopg.Connection[Any]) -> Iterator[Engine]:
+    work = Engine(connection, next(new_names("audit"))).create()
+    connection.execute("truncate trunq.audit")
+    yield work
+    move_clock(connection, "0")
+
+
+def told(work: Engine) -> list[tuple[str, dict[str, Any], int | None]]:
+    """What the audit says of the queue, the oldest first."""
+    return [(row.did, row.arguments, row.messages) for row in reversed(work.call("list_audit"))]
+
+
+def test_what_people_do_is_noted_with_how_many(work: Engine) -> None:
+    ids = work.publish(6)
+    held = work.lease(4)
+    work.answer("reject", held)
+    work.ask("pause_queue", until="2999-01-01 00:00+00")
+    work.ask("resume_queue")
+    work.ask("requeue", ids=ids[:1])
+    work.ask("purge")
+    work.call("cancel", ids=[ids[5]])
+    work.ask("close_queue")
+    assert told(work) == [
+        ("pause_queue", {"until": "2999-01-01T00:00:00+00:00"}, None),
+        ("resume_queue", {}, None),
+        ("requeue", {"ids": ids[:1]}, 1),
+        ("purge", {}, 3),
+        ("cancel", {"ids": [ids[5]]}, 1),
+        ("close_queue", {}, None),
+    ]
+    work.ask("purge")
+    assert len(told(work)) == 6, "there was nothing to purge"
+    work.ask("drop_queue", force=True)
+    assert told(work)[-1] == ("drop_queue", {"force": True}, None)
+
+
+def test_it_is_there_exactly_if_it_was_done(work: Engine) -> None:
+    with work.connection.transaction(force_rollback=True):
+        work.ask("pause_queue")
+        assert len(told(work)) == 1
+    assert told(work) == []
+
+
+def test_a_policy_is_noted_where_it_changes(work: Engine) -> None:
+    work.ask("subscribe", subscription="default", rate=5)
+    work.ask("subscribe", subscription="default", rate=5)
+    work.ask("subscribe", subscription="default", rate=0, max_running=3)
+    assert [arguments for _, arguments, _ in told(work)] == [
+        {"subscription": "default", "rate": 5, "is_limited": True},
+        {"subscription": "default", "rate": None, "max_running": 3},
+    ]
+
+
+def test_work_leaves_nothing_in_it(work: Engine) -> None:
+    work.publish(5)
+    work.ack(work.lease(5))
+    call(work.connection, "perform_duties")
+    work.ask("tick")
+    assert told(work) == []
+    work.ask("tick", force=True)
+    assert [did for did, _, _ in told(work)] == ["tick"]
+
+
+def test_a_program_says_for_whom_it_acts_and_the_login_stays(work: Engine, connect: Connect) -> None:
+    page = connect()
+    page.execute("set application_name = 'trunq web'")
+    with page.transaction():
+        page.execute("select set_config('trunq.who', 'ada', true)")
+        ask(page, "pause_queue", queue=work.queue)
+    ask(page, "resume_queue", queue=work.queue)
+    ours, hers = work.call("list_audit")
+    login = fetch(page, "select session_user::text")
+    assert (hers.who, hers.login, hers.application) == ("ada", login, "trunq web")
+    assert ours.who == login
+    assert [row.did for row in work.call("list_audit", who="ada")] == ["pause_queue"]
+    assert [row.did for row in work.call("list_audit", did="resume_queue")] == ["resume_queue"]
+    assert [row.did for row in work.call("list_audit", before=ours.audit_id)] == ["pause_queue"]
+    assert len(call(page, "list_audit", limit=1)) == 1
+
+
+def test_an_administrator_of_a_queue_is_noted_and_a_reader_sees_it(
+    connection: psycopg.Connection[Any], connect: Connect
+) -> None:
+    shop = make_shop(connection)
+    with granting(shop, connect) as give:
+        admin, reader = give("admin"), give("reader")
+        ask(admin, "pause_subscription", queue="mine", subscription="default")
+        rows = call(reader, "list_audit", queue="mine")
+        assert [row.did for row in rows if row.did.startswith("pause")] == ["pause_subscription"]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            admin.execute("delete from trunq.audit")
+
+
+def test_what_is_older_than_the_setting_says_is_deleted(work: Engine) -> None:
+    work.ask("pause_queue")
+    move_clock(work.connection, timedelta(days=60))
+    work.ask("resume_queue")
+    move_clock(work.connection, timedelta(days=91))
+    assert work.fetch("select trunq.forget_audit()") == 1
+    assert [did for did, _, _ in told(work)] == ["resume_queue"]
+    work.run("set trunq.audit_retention = '10 days'")
+    assert work.fetch("select trunq.forget_audit()") == 1
+
+
+def test_each_thing_that_is_noted_is_a_function_and_says_its_own_name(work: Engine) -> None:
+    sources = work.run(
+        "select proname, prosrc from pg_proc"
+        " where pronamespace = 'trunq'::regnamespace and prosrc like '%trunq._audit(''%'"
+    ).fetchall()
+    assert len(sources) > 35
+    for name, source in sources:
+        assert set(re.findall(r"trunq\._audit\('(\w+)'", source)) == {name}
