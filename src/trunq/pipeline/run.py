@@ -23,7 +23,7 @@ from trunq.pipeline.compaction import compact_if_due
 from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
-from trunq.pipeline.engine import Engine
+from trunq.pipeline.engine import Engine, group_of
 from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
 from trunq.pipeline.figures import Figures, freshness_of, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
@@ -34,6 +34,7 @@ from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink
 from trunq.pipeline.source import Plan, Source
+from trunq.pipeline.traced import Tracing
 from trunq.pipeline.work.flow import Flow
 
 _TELL: Final = ("number", "backfill", "outcome", "rows_in", "rows_out", "rows_bad", "chain")
@@ -48,6 +49,7 @@ class Executor:
     engine: Engine = field(default_factory=Engine)
     isolation: Isolation | None = None
     """Does the runs of isolated pipelines; None: they are done here."""
+    tracing: Tracing = field(default_factory=Tracing)
     running: dict[int, Run] = field(default_factory=dict)
     """What is being done, by its message."""
     control: Control = field(init=False)
@@ -83,7 +85,10 @@ class Executor:
                     return {"outcome": "nothing new"}
                 if not told:
                     continue
-                result = self._take(pipeline, _run(opened, told), asked, lost or threading.Event())
+                run = _run(opened, told)
+                with self.tracing.run(run) as span:
+                    result = self._take(pipeline, run, asked, lost or threading.Event())
+                    span.ended(result)
                 compact_if_due(self.control, pipeline)
             if told["message_id"] == asked.message_id:
                 return result
@@ -300,7 +305,8 @@ class Executor:
             with self._watched(run, asked.message_id, lost) as check:
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
                 if run.engine == "spark":
-                    staged = flow.stage_in(self.engine, source, sink)
+                    with self.tracing.spark(run, group_of(run)):
+                        staged = flow.stage_in(self.engine, source, sink)
                 else:
                     staged = flow.stage(sink, flow.rows(source))
                 if run.engine == "spark" or pipeline.checks:
