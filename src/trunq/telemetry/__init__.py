@@ -156,7 +156,7 @@ class Telemetry:
     def publishing(self, queue: str, kind: Any = None) -> Iterator[Work]:
         """A span for a call that publishes, which is the current one in it."""
         attributes = _about("publish", named.SEND, queue)
-        more = {} if kind is None else {named.KIND: str(kind)}
+        more: Attributes = {} if kind is None else {named.KIND: str(kind)}
         with self._calling(f"publish {queue}", SpanKind.PRODUCER, attributes, more) as work:
             yield work
         # Only what was published counts.
