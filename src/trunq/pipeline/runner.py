@@ -25,11 +25,13 @@ from trunq.pipeline.control import Asked
 from trunq.pipeline.errors import MessageRefused, RunCrashed, RunOver, Wait
 from trunq.pipeline.in_hand import InHand
 from trunq.pipeline.isolated import Isolation
+from trunq.pipeline.lineage import open_lineage
 from trunq.pipeline.run import Executor
 from trunq.pipeline.traced import Tracing
 from trunq.pipeline.triggering import Triggers
 from trunq.process.thread import Thread
 from trunq.process.together import together
+from trunq.settings import load
 from trunq.wire.scalar import seconds
 from trunq.worker import Worker
 
@@ -100,7 +102,11 @@ class Runner(Worker):
         dsn, thread = address(self.dsn), Thread("trunq-runner")
         with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
             self._executor = executor = Executor(
-                client, dsn, isolation=Isolation(dsn), tracing=Tracing(self.telemetry)
+                client,
+                dsn,
+                isolation=Isolation(dsn),
+                tracing=Tracing(self.telemetry),
+                lineage=open_lineage(load().lineage, dsn),
             )
             executor.engine.is_patient = True
             triggers = None
@@ -122,6 +128,8 @@ class Runner(Worker):
                     triggers.stop()
                 with suppress(Exception):
                     executor.engine.close()
+                if executor.lineage is not None:
+                    await asyncio.to_thread(executor.lineage.close)
                 self._executor = None
 
     def stop(self) -> None:
