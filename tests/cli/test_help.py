@@ -18,6 +18,7 @@ BEGINS = {"#", "trunq", "cat", "select"}
 
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "doctor", "statistics")),
+    *([name] for name in ("overview", "backlog")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
     *(["workers", verb] for verb in ("list", "free")),
     *(

@@ -162,6 +162,12 @@ def look(client: Any, queue: str) -> None:
     assert client.set_dead(queue, warn=False).channel
     client.roll_up(queue)
     assert client.statistics(queue) == []
+    client.sample()
+    assert client.sampled_at() is not None
+    assert {row.subscription for row in client.latest_samples(queue)} >= {None, "default"}
+    assert client.list_samples(queue, "default")
+    assert queue in {row.queue for row in client.overview()}
+    assert client.backlog(queue) >= 0
     assert client.create_archive(queue)
     client.archive(queue)
     assert queue in {each.queue for each in client.list_archives()}

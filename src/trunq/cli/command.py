@@ -18,7 +18,7 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import conversion, db, doctor, leader, role, status, subscription
+from trunq.cli.operate import conversion, db, doctor, leader, overview, role, status, subscription
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
@@ -76,6 +76,8 @@ for name, function, examples in (
     ("worker", worker.worker, worker.EXAMPLES),
     ("leader", leader.leader, leader.EXAMPLES),
     ("status", status.status, status.EXAMPLES),
+    ("overview", overview.overview, overview.EXAMPLES),
+    ("backlog", overview.backlog, overview.BACKLOG_EXAMPLES),
     ("doctor", doctor.doctor, doctor.EXAMPLES),
     ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):

@@ -9,6 +9,9 @@ from trunq.record.operate import Defect as Defect
 from trunq.record.operate import Duty as Duty
 from trunq.record.operate import DutyDone as DutyDone
 from trunq.record.operate import Finding as Finding
+from trunq.record.operate import LatestSample as LatestSample
+from trunq.record.operate import Overview as Overview
+from trunq.record.operate import Sample as Sample
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned

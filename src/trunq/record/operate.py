@@ -74,6 +74,86 @@ class Status(NamedTuple):
     parked: int
 
 
+class LatestSample(NamedTuple):
+    """A row of `latest_samples`: of a subscription, or of a queue (`subscription` None).
+
+    A queue has `published` alone. `sampled_at` is when the figures were looked up. `published`, `answered`
+    and `answers` (by outcome) never fall. `lag_messages` and `lag`: of an exclusive subscription. `estimated`
+    names the numbers that are estimates.
+    """
+
+    queue: str
+    subscription: str | None
+    sampled_at: datetime
+    mode: str | None
+    published: int | None
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    parked: int | None
+    workers: int | None
+    done_last_minute: int | None
+    oldest_ready: timedelta | None
+    oldest_dead: timedelta | None
+    lag_messages: int | None
+    lag: timedelta | None
+    answered: int | None
+    answers: dict[str, int] | None
+    estimated: list[str] | None
+    paused: bool | None
+    paused_until: datetime | None
+    lost_at: datetime | None
+
+
+class Sample(NamedTuple):
+    """A row of `list_samples`: what a subscription was like at a time; of a queue, `published` alone."""
+
+    at: datetime
+    published: int | None
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    workers: int | None
+    oldest_ready: timedelta | None
+    lag_messages: int | None
+    lag: timedelta | None
+    answered: int | None
+    answers: dict[str, int] | None
+    estimated: list[str] | None
+
+
+class Overview(NamedTuple):
+    """A row of `overview`: what a subscription is like, the worst first. `subscriptions`: how many there are.
+
+    `sampled_at` None: it has no sample yet, and no figures. Rates are those of the last minute, None where
+    no sample tells.
+    """
+
+    queue: str
+    subscription: str
+    mode: str | None
+    sampled_at: datetime | None
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    parked: int | None
+    workers: int | None
+    oldest_ready: timedelta | None
+    lag_messages: int | None
+    lag: timedelta | None
+    published_per_second: float | None
+    answered_per_second: float | None
+    failed_share: float | None
+    estimated: list[str] | None
+    paused: bool | None
+    paused_until: datetime | None
+    lost_at: datetime | None
+    subscriptions: int
+
+
 class Statistic(NamedTuple):
     """A row of `statistics`. Times are in seconds; None: nobody said them. Percentiles are right within 9 %.
 

@@ -146,10 +146,11 @@ def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) ->
         rows = call(work.connection, "perform_duties")
     done = {row.duty: row.done for row in rows}
     assert done.pop("roll_up") in (1, 2), "minutes"
-    assert {duty for duty, number in done.items() if number} == {"promote", "reap", "tick"}
+    assert {duty for duty, number in done.items() if number} == {"promote", "reap", "tick", "sample"}
     assert set(done) == {"promote", "reap", "tick", "forget", "summarize", "archive", "rotate"} | {
         "fire",
         "remind",
+        "sample",
         "forget_memos",
     }
     assert len(work.drain()) == 2

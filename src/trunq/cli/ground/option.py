@@ -239,6 +239,8 @@ PANELS = {
         "workers",
         "leader",
         "status",
+        "overview",
+        "backlog",
         "doctor",
         "statistics",
     ),

@@ -33,12 +33,14 @@ from trunq.record import (
     Found,
     Group,
     Lane,
+    LatestSample,
     Loss,
     Member,
     Memo,
     MessageState,
     Move,
     MoverState,
+    Overview,
     PipelineInstance,
     PipelineRun,
     PipelineState,
@@ -52,6 +54,7 @@ from trunq.record import (
     Referred,
     Reply,
     Role,
+    Sample,
     ScheduleRun,
     ScheduleState,
     SchemaChange,
@@ -1231,6 +1234,17 @@ class Passing(Access):
             connection, BackfillShare, "list_shares", pipeline=pipeline, backfill=backfill, limit=limit
         )
 
+    def backlog(self, queue: str, subscription: str | None = None, *, connection: Given | None = None) -> int:
+        """How many messages a subscription, or a group, has for its workers: ready and leased together, at
+        most 10,000.
+
+        For scaling: whoever counts those that wait alone takes away a worker whose handler runs.
+
+        Raises QueueNotFound, SubscriptionNotFound.
+        """
+        returned: int = self._value(connection, "backlog", queue=queue, subscription=subscription)
+        return returned
+
     def capture(
         self,
         table: str,
@@ -1948,6 +1962,73 @@ class Passing(Access):
         """
         return self._records(connection, MoverState, "list_movers", queue=queue)
 
+    def latest_samples(
+        self, queue: str | None = None, *, connection: Given | None = None
+    ) -> list[LatestSample]:
+        """The newest sample of each subscription, and of each queue (subscription None): as the duty sample
+        wrote it, every 5 seconds. published: messages that the queue has taken since its first sample;
+        answered: answers of its workers, and answers: how many of each outcome, since the subscription was
+        first counted.
+
+        These never fall, whatever is restarted or emptied. oldest_ready, oldest_dead and lag have grown up to
+        now. lag_messages and lag: of an exclusive subscription, messages that it has not finished, and since
+        when the first of them waits; None for others.
+
+        Returns sampled_at: when the figures were looked up. A queue where nothing happens is looked at less
+        often; that nobody samples, trunq.sampled_at() says. No row of a queue that has not been sampled.
+        Raises QueueNotFound.
+        """
+        return self._records(connection, LatestSample, "latest_samples", queue=queue)
+
+    def sampled_at(self, *, connection: Given | None = None) -> datetime | None:
+        """When the duty sample was last performed.
+
+        More than 15 seconds ago, nobody performs it: start a worker, or trunq leader.
+
+        Returns None when it never was.
+        """
+        returned: datetime | None = self._value(connection, "sampled_at")
+        return returned
+
+    def list_samples(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        since: Interval | None = None,
+        points: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[Sample]:
+        """Samples of a subscription, or of the queue itself (`subscription` None: published alone), of the
+        last `since`, up to a day: `points` steps of the same length, of each the newest sample.
+
+        Returns one row a step that has a sample; published and answered never fall, so that their difference
+        is what a step brought. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument.
+        """
+        return self._records(
+            connection,
+            Sample,
+            "list_samples",
+            queue=queue,
+            subscription=subscription,
+            since=interval("since", since),
+            points=points,
+        )
+
+    def overview(self, limit: int | None = None, *, connection: Given | None = None) -> list[Overview]:
+        """What each subscription is like, the worst `limit` (100) of all: those that lost messages, then
+        those whose messages wait longest, paused ones after the others.
+
+        It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty
+        queues that were worst, and has the last samples of the others.
+
+        Returns sampled_at: when the figures were looked up, None when there is no sample yet, and no figures;
+        published_per_second, answered_per_second and failed_share: within the last minute, None without
+        samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many
+        there are. Raises InvalidArgument.
+        """
+        return self._records(connection, Overview, "overview", limit=limit)
+
     def resume(self, queue: str, token: str, value: Any = None, *, connection: Given | None = None) -> str:
         """Resumes the message of a queue that is parked under a token: it runs again as soon as a leader
         promotes it, and its next attempt gets `value`, up to 1 MB of JSON.
@@ -2509,6 +2590,17 @@ class Passing(Access):
         Returns the run that the sink holds; None when there is nothing to accept. Raises PipelineNotFound.
         """
         returned: int | None = self._value(connection, "accept_pipeline", pipeline=pipeline)
+        return returned
+
+    def sample(self, *, connection: Given | None = None) -> int | None:
+        """Writes what each subscription is like, into `sample`: of queues in which something happened, and of
+        a dozen others, those first that were not looked at for longest.
+
+        The leader does so every 5 seconds; called again within 4, it does nothing.
+
+        Returns how many queues it looked at; None when another is doing it.
+        """
+        returned: int | None = self._value(connection, "sample")
         return returned
 
     def pause_schedule(

@@ -23,6 +23,7 @@ language sql immutable parallel safe as $$
     when 'tick' then 1953656421          -- by queue: one tick at a time
     when 'reap' then 1953656422          -- by queue: one reaper at a time
     when 'queues' then 1953656423        -- which queues there are: create and drop
+    when 'sample' then 1953656438        -- one process that samples at a time; tried, never waited for
     when 'rights' then 1953656424        -- one grant at a time
     when 'captures' then 1953656425      -- which tables are captured, and how
     when 'facade' then 1953656435        -- which queues have names in another system's API (trunq_pgq)

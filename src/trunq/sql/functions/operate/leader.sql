@@ -66,6 +66,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     -- A segment is old for one span in each round of the ring: called once a span, rotation would miss some.
     ('rotate', true, '30 seconds', 1, 4, interval '1 second', 'slow'),     -- segments that nobody needs are emptied
     ('fire', false, '1 second', 1, null, null, 'quick'),                   -- schedules publish what is due
+    ('sample', false, '5 seconds', null, null, null, 'quick'),             -- what each subscription is like is written down
     ('remind', false, '10 seconds', 100, null, null, 'slow'),              -- what waits unread is announced again, where a queue asks for it
     ('forget_memos', false, '60 seconds', 1000, null, null, 'slow')        -- memos whose time is over are deleted
   ) d(duty, per_queue, every, again_from, times_a_span, again_after, line)

@@ -1,0 +1,167 @@
+-- What the samples tell: the newest of each, those of a time, and an overview, the worst first. Who asks reads what the duty wrote
+-- (sample.sql). When nobody samples, the overview looks by itself, at a few queues.
+
+create or replace function trunq.latest_samples(p_queue text default null)
+returns table (
+  queue text, subscription text, sampled_at timestamptz, mode text, published bigint, ready bigint, leased bigint, delayed bigint, dead bigint, parked bigint,
+  workers integer, done_last_minute bigint, oldest_ready interval, oldest_dead interval, lag_messages bigint, lag interval, answered bigint, answers jsonb,
+  estimated text[], paused boolean, paused_until timestamptz, lost_at timestamptz
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := trunq.clock();
+  v_last timestamptz := trunq._last_sampled(v_now);
+  v_id integer := case when p_queue is not null then (trunq._find_queue(p_queue)).queue_id end;
+begin
+  return query
+    select q.name, s.subscription, n.looked_at, n.mode, n.published, n.ready, n.leased, n.delayed, n.dead, n.parked, n.workers, n.done_last_minute,
+      v_now - n.oldest_ready_at, v_now - n.oldest_dead_at, n.pending, v_now - n.pending_since, n.answered, n.answers,
+      n.estimated, n.paused, n.paused_until, n.lost_at
+    from trunq._newest_samples(v_last) n
+    join trunq.queue q on q.queue_id = n.queue_id
+    cross join lateral (select nullif(n.subscription, '') as subscription) s
+    where (v_id is null or n.queue_id = v_id) and (s.subscription is null or exists (
+      select from trunq.subscription u where u.queue_id = n.queue_id and split_part(u.name, '#', 1) = s.subscription))
+    order by q.name, s.subscription nulls first;
+end $$;
+comment on function trunq.latest_samples is
+  'The newest sample of each subscription, and of each queue (subscription null): as the duty sample wrote it, every 5 seconds. published: messages that the queue has taken since its first sample; answered: answers of its workers, and answers: how many of each outcome, since the subscription was first counted. These never fall, whatever is restarted or emptied. oldest_ready, oldest_dead and lag have grown up to now. lag_messages and lag: of an exclusive subscription, messages that it has not finished, and since when the first of them waits; null for others.
+Returns: sampled_at: when the figures were looked up. A queue where nothing happens is looked at less often; that nobody samples, trunq.sampled_at() says. No row of a queue that has not been sampled.
+Raises: TQ001.';
+
+create or replace function trunq.sampled_at() returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  return trunq._last_sampled(trunq.clock());
+end $$;
+comment on function trunq.sampled_at is
+  'When the duty sample was last performed. More than 15 seconds ago, nobody performs it: start a worker, or trunq leader.
+Returns: null when it never was.';
+
+create or replace function trunq.list_samples(
+  p_queue text, p_subscription text default null, p_since interval default '5 minutes', p_points integer default 300
+)
+returns table (
+  at timestamptz, published bigint, ready bigint, leased bigint, delayed bigint, dead bigint, workers integer, oldest_ready interval,
+  lag_messages bigint, lag interval, answered bigint, answers jsonb, estimated text[]
+)
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := trunq.clock();
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_step interval;
+begin
+  perform trunq._check_interval('the time that samples are about', p_since, '1 second');
+  if (p_points between 1 and 1000) is not true then
+    perform trunq._fail('TQ005', format('the number of samples must be from 1 to 1000, not %s', coalesce(p_points::text, 'null')));
+  end if;
+  if p_subscription is not null and not exists (
+      select from trunq.subscription s where s.queue_id = v_queue.queue_id and split_part(s.name, '#', 1) = p_subscription) then
+    perform trunq._subscription(p_queue, p_subscription);
+  end if;
+  -- Never nearer than they were written. The newest of each step, by index: whatever else was written then.
+  v_step := greatest(least(p_since, interval '30 hours') / p_points, interval '5 seconds');
+  return query
+    select n.at, n.published, n.ready, n.leased, n.delayed, n.dead, n.workers, n.at - n.oldest_ready_at,
+      n.pending, n.at - n.pending_since, n.answered, n.answers, n.estimated
+    from generate_series(0, ceil(extract(epoch from least(p_since, interval '30 hours')) / extract(epoch from v_step))::integer - 1) k
+    cross join lateral (
+      select s.* from trunq.sample s
+      where s.queue_id = v_queue.queue_id and s.subscription = coalesce(p_subscription, '')
+        and s.at > v_now - (k + 1) * v_step and s.at <= v_now - k * v_step
+        and s.segment = any (array[trunq._sample_segment(v_now - (k + 1) * v_step), trunq._sample_segment(v_now - k * v_step)])
+      order by s.at desc limit 1) n
+    order by n.at;
+end $$;
+comment on function trunq.list_samples is
+  'Samples of a subscription, or of the queue itself (p_subscription null: published alone), of the last p_since, up to a day: p_points steps of the same length, of each the newest sample.
+Returns: one row a step that has a sample; published and answered never fall, so that their difference is what a step brought.
+Raises: TQ001, TQ002, TQ005.';
+
+create or replace function trunq.overview(p_limit integer default 100)
+returns table (
+  queue text, subscription text, mode text, sampled_at timestamptz, ready bigint, leased bigint, delayed bigint, dead bigint, parked bigint, workers integer,
+  oldest_ready interval, lag_messages bigint, lag interval, published_per_second double precision, answered_per_second double precision,
+  failed_share double precision, estimated text[], paused boolean, paused_until timestamptz, lost_at timestamptz, subscriptions bigint
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := trunq.clock();
+  v_last timestamptz := trunq._last_sampled(v_now);
+  v_rows trunq.sample[];
+begin
+  perform trunq._check_limit(p_limit);
+  select array_agg(n) into v_rows from trunq._newest_samples(v_last) n;
+  if v_last is null or v_last < v_now - interval '15 seconds' then
+    v_rows := trunq._look_again(v_rows, v_now);
+  end if;
+  return query
+    with reader as (
+      select distinct q.queue_id, q.name as queue, split_part(s.name, '#', 1) as subscription
+      from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id),
+    worst as (
+      select r.queue, n.*, r.queue_id as id, r.subscription as reader, count(*) over () as subscriptions
+      from reader r left join unnest(v_rows) n on n.queue_id = r.queue_id and n.subscription = r.subscription
+      -- Lost messages; then what waits longest, and is not paused; then what died.
+      order by n.lost_at is null, n.paused is true, n.oldest_ready_at nulls last, n.dead desc nulls last, r.queue, r.subscription limit p_limit)
+    select w.queue, w.reader, w.mode, w.looked_at, w.ready, w.leased, w.delayed, w.dead, w.parked, w.workers,
+      v_now - w.oldest_ready_at, w.pending, v_now - w.pending_since,
+      (p.published - b.published) / nullif(extract(epoch from p.at - b.at), 0)::double precision,
+      (w.answered - a.answered) / nullif(extract(epoch from w.at - a.at), 0)::double precision,
+      1 - (trunq._acked(w.answers) - trunq._acked(a.answers))::double precision / nullif(w.answered - a.answered, 0),
+      w.estimated, w.paused, w.paused_until, w.lost_at, w.subscriptions
+    from worst w
+    left join unnest(v_rows) p on p.queue_id = w.id and p.subscription = ''
+    left join lateral trunq._sample_before(w.id, '', p.at) b on true
+    left join lateral trunq._sample_before(w.id, w.reader, w.at) a on true
+    order by w.lost_at is null, w.paused is true, w.oldest_ready_at nulls last, w.dead desc nulls last, w.queue, w.reader;
+end $$;
+comment on function trunq.overview is
+  'What each subscription is like, the worst p_limit (100) of all: those that lost messages, then those whose messages wait longest, paused ones after the others. It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty queues that were worst, and has the last samples of the others.
+Returns: sampled_at: when the figures were looked up, null when there is no sample yet, and no figures; published_per_second, answered_per_second and failed_share: within the last minute, null without samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many there are.
+Raises: TQ005.';
+
+create or replace function trunq._look_again(p_rows trunq.sample[], p_now timestamptz) returns trunq.sample[]
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+declare
+  v_rows trunq.sample[] := coalesce(p_rows, '{}');
+  v_look trunq.sample[];
+  v_queue trunq.queue;
+begin
+  for v_queue in
+    select q.* from trunq.queue q
+    left join (select r.queue_id, min(r.oldest_ready_at) as oldest from unnest(v_rows) r group by 1) o using (queue_id)
+    order by o.oldest nulls last, q.name limit 20
+  loop
+    begin
+      select array_agg(l) into v_look from trunq._look(v_queue, p_now, null) l;
+      raise exception using errcode = 'TQ900';  -- gives the locks back
+    exception
+      when lock_not_available then
+        continue;
+      when sqlstate 'TQ900' then
+        null;
+    end;
+    v_rows := v_look || coalesce((select array_agg(r) from unnest(v_rows) r where r.queue_id <> v_queue.queue_id), '{}');
+  end loop;
+  return v_rows;
+end $$;
+comment on function trunq._look_again is 'Samples, with those of twenty queues looked up now: those whose messages waited longest.';
+
+create or replace function trunq._sample_before(p_queue_id integer, p_subscription text, p_at timestamptz) returns trunq.sample
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  select s from trunq.sample s
+  where s.queue_id = p_queue_id and s.subscription = p_subscription and s.at >= p_at - interval '2 minutes' and s.at <= p_at - interval '55 seconds'
+    and s.segment = any (array[trunq._sample_segment(p_at - interval '2 minutes'), trunq._sample_segment(p_at)])
+  order by s.at desc limit 1
+$$;
+comment on function trunq._sample_before is 'The sample of a minute before.';
+
+create or replace function trunq._acked(p_answers jsonb) returns bigint
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select coalesce((p_answers->>trunq._outcome('a'))::bigint, 0)
+$$;
+comment on function trunq._acked is 'How many of the answers are acks.';
