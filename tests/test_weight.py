@@ -28,6 +28,7 @@ OF_EXTRAS = {
         "openlineage",
         "opentelemetry",
         "plotly",
+        "prometheus_client",
         "psutil",
         "pythonjsonlogger",
         "rich",
@@ -85,7 +86,7 @@ BROUGHT_BY = {
 """The distribution that has a module, or brings the one that has it, where it is called otherwise."""
 
 EXTRAS = {
-    "": r"client|worker(?!\.executor)|process|leader|settings|install",
+    "": r"client|worker(?!\.executor)|process|leader|metrics|settings|install",
     "arrow": r"arrow(?!\.delta)",
     "cli": "cli(?!.keep.(report|chart)$)",
     "cli,report": "cli.keep.(report|chart)",
