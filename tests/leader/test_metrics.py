@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trunq import Client
 from trunq.errors import InvalidArgument
 from trunq.leader import Leaders
+from trunq.metrics import Metrics
 from trunq.metrics.figure import GAUGES, MOST_KINDS, Known, families
 from trunq.record.operate import Statistic
 from waiting import async_wait_until
@@ -228,11 +229,8 @@ def test_figures_of_the_database_are_known_by_name(
     assert [name for name in GAUGES if f"'{name}'" not in text[0]] == []
 
 
-async def test_without_the_package_the_option_says_what_to_install(
-    database: str, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
-    with pytest.raises(BaseException, match="metrics need prometheus_client") as refused:
-        async with leading(port, database):
-            await asyncio.Event().wait()
-    assert isinstance(refused.value, InvalidArgument)
+    with pytest.raises(InvalidArgument, match="metrics need prometheus_client") as refused:
+        Metrics(dict)
+    assert refused.value.hint == "pip install 'trunq[metrics]'"

@@ -48,12 +48,12 @@ class Metrics:
 
     def __init__(self, databases: Callable[[], Mapping[str, str]]) -> None:
         try:
-            from prometheus_client import exposition  # noqa: PLC0415  # only where it is asked for
+            from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # only where asked for
         except ModuleNotFoundError as error:
             raise InvalidArgument(
                 "metrics need prometheus_client, which is not installed", "pip install 'trunq[metrics]'"
             ) from error
-        self._choose: Any = exposition.choose_encoder
+        self._choose: Any = choose_encoder
         self._databases = databases
         self._clients: dict[str, AsyncClient] = {}
         self._kept: dict[str, _Kept] = {}
