@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 RUNS = (
     ("drain.py", "--postgres", "18"),
     ("drain.py", "--postgres", "16"),
+    ("tracing.py",),
     ("publish.py", "--postgres", "18"),
     ("publish.py", "--postgres", "16"),
     ("wake.py", "--postgres", "18"),

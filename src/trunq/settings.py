@@ -62,6 +62,29 @@ class Pipelines(BaseModel):
     """Bytes of a slice, as they lie in its source. 0: not by bytes."""
 
 
+class Lineage(BaseModel):
+    """Where runs of pipelines tell of themselves: the table `lineage` of trunq.toml, or TRUNQ_LINEAGE_URL and
+    so on. Without `url` and `file`, nowhere.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = None
+    """A server that takes events of OpenLineage at /api/v1/lineage."""
+
+    file: Path | None = None
+    """A file that gets a line of JSON for each, where there is no `url`."""
+
+    namespace: str = "trunq"
+    """Of the jobs, which are called as their pipelines."""
+
+    api_key: str | None = None
+    """Sent as a bearer token."""
+
+    timeout: Annotated[float, Field(gt=0, le=60)] = 5.0
+    """Seconds for each event. Runs do not wait for it."""
+
+
 class Leader(BaseModel):
     """What `trunq leader` leads: the table `leader` of trunq.toml."""
 
@@ -100,6 +123,8 @@ class Settings(BaseSettings):
 
     pipeline: Pipelines = Pipelines()
 
+    lineage: Lineage = Lineage()
+
     leader: Leader = Leader()
 
     @classmethod
@@ -125,7 +150,12 @@ def load(**flags: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            nested: dict[str, type[BaseModel]] = {"spark": Spark, "pipeline": Pipelines, "leader": Leader}
+            nested: dict[str, type[BaseModel]] = {
+                "spark": Spark,
+                "pipeline": Pipelines,
+                "lineage": Lineage,
+                "leader": Leader,
+            }
             of = nested.get(str(first["loc"][0]), Settings) if len(first["loc"]) > 1 else Settings
             known = ", ".join(of.model_fields)
             raise InvalidArgument(f"{FILE} has an unknown setting, {name}", f"known: {known}") from error

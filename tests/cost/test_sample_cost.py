@@ -20,6 +20,8 @@ READS = (
     "latest_samples()",
     "list_samples('busy', 'default', '1 day', 288)",
     "sampled_at()",
+    "_list_figures()",
+    "_list_figures()",
 )
 
 BUILD = """

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ from trunq.connection.outage import Said
 from trunq.errors import TrunqError
 from trunq.leader.election import Leader
 from trunq.leader.rank import Ranks
+from trunq.metrics import Metrics
 from trunq.process.health import Health, why_not
 from trunq.process.signals import run_with_signals
 from trunq.process.together import together
@@ -61,6 +63,7 @@ class Leaders:
     trunq, is tried again, and disturbs no other; a single one raises to begin with, as Leader does.
     `name`, `lease_time`, `ranks` and `statistics` are as in Leader. `health` is a port, or host and port,
     where it answers an orchestrator's GET /healthz and /readyz: ready when each of its databases answers.
+    `metrics` is one where it answers GET /metrics as well, for Prometheus: figures of its databases.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Leaders:
         ranks: Ranks | None = None,
         statistics: float | None = None,
         health: str | int | None = None,
+        metrics: str | int | None = None,
     ) -> None:
         self.name = name or own_name()
         self.performed: dict[str, dict[str, int]] = {}
@@ -80,6 +84,7 @@ class Leaders:
         self._ranks = ranks
         self._statistics = statistics
         self._health = health
+        self._metrics = metrics
         self._led: dict[str, _Led] = {}
         self._woken = asyncio.Event()
         self._is_reloading = False
@@ -117,7 +122,7 @@ class Leaders:
             logging.getLogger(each).addFilter(naming)
         try:
             wanted = await self._find()
-            async with Health(self._health, self._why_not_ready), together() as group:
+            async with self._serving(), together() as group:
                 self._change(group, wanted, is_alone=len(wanted) == 1)
                 if not wanted:
                     log.warning("there is no database to lead; SIGHUP looks again")
@@ -128,6 +133,18 @@ class Leaders:
         finally:
             for each in _LOGGERS:
                 logging.getLogger(each).removeFilter(naming)
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Answer probes, and whoever asks for figures; both may have one port."""
+        async with AsyncExitStack() as stack:
+            if str(self._health) != str(self._metrics):
+                await stack.enter_async_context(Health(self._health, self._why_not_ready))
+            if self._metrics is not None:
+                metrics = Metrics(lambda: {each.label: dsn for dsn, each in self._led.items()})
+                pages = {"/metrics": (await stack.enter_async_context(metrics)).page}
+                await stack.enter_async_context(Health(self._metrics, self._why_not_ready, pages))
+            yield
 
     async def _why_not_ready(self) -> str | None:
         if self._is_stopping:

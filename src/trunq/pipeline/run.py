@@ -24,18 +24,21 @@ from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.jdbc import is_jdbc
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
-from trunq.pipeline.engine import Engine
+from trunq.pipeline.engine import Engine, group_of
 from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
 from trunq.pipeline.figures import Figures, freshness_of, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.left import remove_left
+from trunq.pipeline.lineage import Lineage
+from trunq.pipeline.lineage import told as told_to
 from trunq.pipeline.look import is_known, look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink
 from trunq.pipeline.sink.contract import require_there
 from trunq.pipeline.source import Plan, Source
+from trunq.pipeline.traced import Tracing
 from trunq.pipeline.work.flow import Flow
 
 _TELL: Final = ("number", "backfill", "outcome", "rows_in", "rows_out", "rows_bad", "chain")
@@ -50,6 +53,8 @@ class Executor:
     engine: Engine = field(default_factory=Engine)
     isolation: Isolation | None = None
     """Does the runs of isolated pipelines; None: they are done here."""
+    tracing: Tracing = field(default_factory=Tracing)
+    lineage: Lineage | None = None
     running: dict[int, Run] = field(default_factory=dict)
     """What is being done, by its message."""
     control: Control = field(init=False)
@@ -85,7 +90,11 @@ class Executor:
                     return {"outcome": "nothing new"}
                 if not told:
                     continue
-                result = self._take(pipeline, _run(opened, told), asked, lost or threading.Event())
+                run = _run(opened, told)
+                with self.tracing.run(run) as span, told_to(self.lineage, pipeline, run) as ending:
+                    result = self._take(pipeline, run, asked, lost or threading.Event())
+                    span.ended(result)
+                    ending.ended(result)
                 compact_if_due(self.control, pipeline)
             if told["message_id"] == asked.message_id:
                 return result
@@ -312,7 +321,8 @@ class Executor:
             with self._watched(run, asked.message_id, lost) as check:
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
                 if run.engine == "spark":
-                    staged = flow.stage_in(self.engine, source, sink)
+                    with self.tracing.spark(run, group_of(run)):
+                        staged = flow.stage_in(self.engine, source, sink)
                 else:
                     staged = flow.stage(sink, flow.rows(source))
                 if run.engine == "spark" or pipeline.checks:

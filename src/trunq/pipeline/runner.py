@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from trunq import Client, Message
@@ -25,12 +25,18 @@ from trunq.pipeline.control import Asked
 from trunq.pipeline.errors import MessageRefused, RunCrashed, RunOver, Wait
 from trunq.pipeline.in_hand import InHand
 from trunq.pipeline.isolated import Isolation
+from trunq.pipeline.lineage import open_lineage
 from trunq.pipeline.run import Executor
+from trunq.pipeline.traced import Tracing
 from trunq.pipeline.triggering import Triggers
 from trunq.process.thread import Thread
 from trunq.process.together import together
+from trunq.settings import load
 from trunq.wire.scalar import seconds
 from trunq.worker import Worker
+
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
 
 log = logging.getLogger("trunq.pipeline")
 
@@ -56,7 +62,8 @@ class Runner(Worker):
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
     one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
     first for a reason that lies in the pipeline, or in Spark's Java or Python, and when its run is put off
-    for longer than a minute; `failure` is why.
+    for longer than a minute; `failure` is why. With `telemetry`, runs have spans of OpenTelemetry under
+    their message's, and so has what Spark does for them.
     """
 
     def __init__(
@@ -66,8 +73,16 @@ class Runner(Worker):
         concurrency: int = 4,
         until_empty: bool = False,
         awaited: int | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_idle=until_empty)
+        super().__init__(
+            QUEUE,
+            dsn=dsn,
+            concurrency=concurrency,
+            prefetch=0,
+            until_idle=until_empty,
+            telemetry=telemetry,
+        )
         self._awaited = Awaited(awaited)
         self._in_hand = InHand()
         self._executor: Executor | None = None
@@ -86,7 +101,13 @@ class Runner(Worker):
         self._is_stopped, self._stopped, self._in_hand = False, asyncio.Event(), InHand()
         dsn, thread = address(self.dsn), Thread("trunq-runner")
         with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
-            self._executor = executor = Executor(client, dsn, isolation=Isolation(dsn))
+            self._executor = executor = Executor(
+                client,
+                dsn,
+                isolation=Isolation(dsn),
+                tracing=Tracing(self.telemetry),
+                lineage=open_lineage(load().lineage, dsn),
+            )
             executor.engine.is_patient = True
             triggers = None
             try:
@@ -107,6 +128,8 @@ class Runner(Worker):
                     triggers.stop()
                 with suppress(Exception):
                     executor.engine.close()
+                if executor.lineage is not None:
+                    await asyncio.to_thread(executor.lineage.close)
                 self._executor = None
 
     def stop(self) -> None:

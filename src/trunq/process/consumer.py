@@ -9,13 +9,16 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psycopg import AsyncConnection
 
 from trunq.client._async import AsyncClient
 from trunq.client._async.stream.reading import AsyncBatchStream, AsyncOpenBatch
 from trunq.process.signals import run_with_signals
+
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
 
 log = logging.getLogger("trunq.consumer")
 
@@ -49,7 +52,7 @@ class Consumer:
     `handler` gets each batch and a connection in the transaction that finishes it: what it writes there and
     the position commit together. When it raises, both are rolled back, the batch has failed and comes again
     after its back-off. `options` are those of `client.stream`, such as `member`, its name in a group;
-    `database` a connection string.
+    `database` a connection string. With `telemetry`, each batch has a span of OpenTelemetry.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Consumer:
         *,
         database: str | None = None,
         worker: str | None = None,
+        telemetry: Telemetry | None = None,
         **options: Any,
     ) -> None:
         if not inspect.iscoroutinefunction(handler):
@@ -73,6 +77,7 @@ class Consumer:
         self._handler = handler
         self._database = database
         self._worker = worker
+        self._telemetry = telemetry
         self._options = options
         self._stream: AsyncBatchStream | None = None
         self._is_stopped = False
@@ -91,7 +96,7 @@ class Consumer:
         """`run` on the event loop you have, without signals; `stop` ends it."""
         if self._stream is not None:
             raise RuntimeError("this consumer is running already")
-        async with AsyncClient(self._database) as client:
+        async with AsyncClient(self._database, telemetry=self._telemetry) as client:
             stream = client.stream(self._queue, self._subscription, self._worker, **self._options)
             self._stream = stream
             try:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from time import monotonic
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from trunq.client._async.database import check_schema
@@ -24,6 +24,9 @@ from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, TrunqError
 
 log = logging.getLogger("trunq.health")
+
+Page = Callable[[str], Awaitable[tuple[str, bytes]]]
+"""Given what who asks accepts: the type of a text, and the text."""
 
 Ready = Callable[[], Awaitable[str | None]]
 """Why a process is not ready; None: it is."""
@@ -42,8 +45,11 @@ class Health:
     Raises InvalidArgument for an address that cannot be one, or that another process has.
     """
 
-    def __init__(self, at: str | int | None, ready: Ready) -> None:
+    def __init__(
+        self, at: str | int | None, ready: Ready, pages: Mapping[str, Page] = MappingProxyType({})
+    ) -> None:
         self._at = None if at is None else parse(at)
+        self._pages = pages
         self._ready = ready
         self._server: asyncio.Server | None = None
         self._asking = asyncio.Lock()
@@ -60,7 +66,7 @@ class Health:
             raise InvalidArgument(
                 f"probes cannot be answered at {where}: {error.strerror or error}", "give another --health"
             ) from None
-        log.info("answers GET /healthz and /readyz at %s:%s", host or "*", port)
+        log.info("answers GET %s at %s:%s", self._known, host or "*", port)
         return self
 
     async def __aexit__(
@@ -73,8 +79,8 @@ class Health:
         try:
             async with asyncio.timeout(_WITHIN):
                 head = await reader.readuntil(b"\r\n\r\n")
-            status, text = await self._answered(head.split(b"\r\n", 1)[0])
-            writer.write(_response(status, text, is_head=head.startswith(b"HEAD ")))
+            status, type, body = await self._answered(head.decode("latin-1"))
+            writer.write(_response(status, type, body, is_head=head.startswith(b"HEAD ")))
             await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             # Whoever connects and says nothing, or nothing of ours.
@@ -82,17 +88,24 @@ class Health:
         finally:
             writer.close()
 
-    async def _answered(self, line: bytes) -> tuple[HTTPStatus, str]:
-        method, _, rest = line.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if path not in (b"/healthz", b"/readyz"):
-            return HTTPStatus.NOT_FOUND, "ask /healthz or /readyz"
-        if method not in (b"GET", b"HEAD"):
-            return HTTPStatus.METHOD_NOT_ALLOWED, "ask with GET"
-        if path == b"/healthz":
-            return HTTPStatus.OK, "ok"
-        why = await self._why()
-        return (HTTPStatus.OK, "ok") if why is None else (HTTPStatus.SERVICE_UNAVAILABLE, why)
+    @property
+    def _known(self) -> str:
+        *others, last = ["/healthz", "/readyz", *self._pages]
+        return f"{', '.join(others)} and {last}"
+
+    async def _answered(self, head: str) -> tuple[HTTPStatus, str, bytes]:
+        line, _, rest = head.partition("\r\n")
+        method, _, asked = line.partition(" ")
+        path = asked.partition(" ")[0].partition("?")[0]
+        if path not in ("/healthz", "/readyz", *self._pages):
+            return _plain(HTTPStatus.NOT_FOUND, f"ask {self._known.replace(' and ', ' or ')}")
+        if method not in ("GET", "HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "ask with GET")
+        if (page := self._pages.get(path)) is not None:
+            accepted = [each[7:] for each in rest.split("\r\n") if each.lower().startswith("accept:")]
+            return (HTTPStatus.OK, *await page(",".join(accepted)))
+        why = None if path == "/healthz" else await self._why()
+        return _plain(HTTPStatus.OK if why is None else HTTPStatus.SERVICE_UNAVAILABLE, why or "ok")
 
     async def _why(self) -> str | None:
         async with self._asking:
@@ -130,10 +143,13 @@ async def why_not(dsn: str, title: str) -> str | None:
     return None
 
 
-def _response(status: HTTPStatus, text: str, *, is_head: bool) -> bytes:
-    body = f"{text}\n".encode()
+def _plain(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
+
+
+def _response(status: HTTPStatus, type: str, body: bytes, *, is_head: bool) -> bytes:
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {type}\r\n"
         f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (b"" if is_head else body)

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time
 from enum import Enum
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from trunq.connection.address import address
 from trunq.connection.bridge.transaction import Library
@@ -51,6 +51,9 @@ from trunq.worker.handler.process import Processes
 from trunq.worker.now import Now
 from trunq.worker.run import Run
 from trunq.worker.run.options import Options, UnknownKinds
+
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
 
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
 
@@ -84,7 +87,8 @@ class Worker(Now, WorkerHabits):
     a part of its subscription, as in `{"kinds": ["mail"], "key_prefix": "eu-"}`: a filter as for `subscribe`,
     or with a `key_prefix`; others get the rest, and each message one of them. `health` is a port, or host and
     port, where it answers an orchestrator's GET /healthz (the event loop turns) and /readyz (the database
-    answers, and it is not about to end). Times are seconds, timedelta or text ("10 minutes").
+    answers, and it is not about to end). With `telemetry`, leases, handlers and answers have spans of
+    OpenTelemetry. Times are seconds, timedelta or text ("10 minutes").
     """
 
     _process_start: str | None = None
@@ -116,6 +120,7 @@ class Worker(Now, WorkerHabits):
         public_ids: bool = False,
         asks: Mapping[str, Any] | None = None,
         health: str | int | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         require_names(queues)
         self.queues = queues
@@ -139,6 +144,7 @@ class Worker(Now, WorkerHabits):
         self.public_ids = public_ids
         self.asks = asks
         self.health = health
+        self.telemetry = telemetry
         self.statistics = Statistics()
         self.schedules: list[Schedule] = []
         """Those of `schedule`."""
@@ -438,6 +444,7 @@ class Worker(Now, WorkerHabits):
             ranks=self.ranks,
             shuffle=self.shuffle,
             process_pool=self.process_pool or self.concurrency,
+            telemetry=self.telemetry,
         )
 
 

@@ -39,6 +39,8 @@ EXAMPLES = (
     "trunq leader --statistics 30s",
     "# Where an orchestrator asks whether it is alive and ready",
     "trunq leader --health 8080",
+    "# Where Prometheus reads figures of its databases, GET /metrics",
+    "trunq leader --metrics 9090",
     "# All of a server that have trunq; SIGHUP looks for those that came or went",
     "trunq leader --dsn postgresql://one/postgres --all-databases",
     "# shop.py: ranks = Ranks(), functions with @ranks.register('name')",
@@ -127,6 +129,14 @@ def leader(
             help="Answer an orchestrator there: GET /healthz, /readyz (default: nowhere).",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Answer GET /metrics there, for Prometheus; may be the port of --health (default: nowhere).",
+        ),
+    ] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     verbose: Verbose = False,
@@ -144,7 +154,8 @@ def leader(
     It may lead several databases, each by itself: one that is away disturbs no other. SIGHUP has it read
     the settings again and look which databases there are: new ones are led, those that are gone are let go.
 
-    With --health, /healthz answers while its event loop turns, and /readyz while each database answers.
+    With --health, /healthz answers while its event loop turns, and /readyz while each database answers. With
+    --metrics, one process of a database is enough: the figures are those of the database.
     """
     found = None if ranks is None else load_ranks(ranks)
     log_to_stderr(log_level, log_format, is_verbose=verbose)
@@ -158,7 +169,12 @@ def leader(
         if databases.embedded:
             err.print(f"The database: export TRUNQ_DSN={shlex.quote(dsn)}", markup=False)
         elected = Leaders(
-            _finder(databases, dsn), name, ranks=found, statistics=_seconds(statistics), health=health
+            _finder(databases, dsn),
+            name,
+            ranks=found,
+            statistics=_seconds(statistics),
+            health=health,
+            metrics=metrics,
         )
         log.info("%s stands for election; Ctrl-C ends it", elected.name, extra={"leader": elected.name})
         elected.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from psycopg import AsyncConnection
 
@@ -14,11 +14,16 @@ from trunq.connection.given import AsyncGiven, require_connection
 from trunq.wire.call import Call, explained
 from trunq.wire.copy import PART, Columns
 
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
+
 Record = TypeVar("Record", bound=NamedTuple)
 
 
 class AsyncAccess(AsyncConnections):
     """Calls, on the caller's connection or on one of the client's."""
+
+    _telemetry: Telemetry | None = None
 
     async def _value(self, connection: AsyncGiven | None, function: str, /, **arguments: Any) -> Any:
         """What a function that returns one value returns."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from psycopg import Connection
 
@@ -16,11 +16,16 @@ from trunq.connection.given import Given, require_connection
 from trunq.wire.call import Call, explained
 from trunq.wire.copy import PART, Columns
 
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
+
 Record = TypeVar("Record", bound=NamedTuple)
 
 
 class Access(Connections):
     """Calls, on the caller's connection or on one of the client's."""
+
+    _telemetry: Telemetry | None = None
 
     def _value(self, connection: Given | None, function: str, /, **arguments: Any) -> Any:
         """What a function that returns one value returns."""

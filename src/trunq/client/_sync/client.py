@@ -60,7 +60,8 @@ class Client(
     opened at the first call, up to `max_connections`; a call waits `timeout` seconds for one), or an open
     pool of yours. `injectors` are functions (queue, headers) -> headers, called in their order for each
     message that is published; what `headers=` says stands. `payload_types` are pydantic models or
-    dataclasses by kind; a payload that does not fit is refused.
+    dataclasses by kind; a payload that does not fit is refused. With `telemetry`, calls that publish, lease
+    and answer have spans of OpenTelemetry, and messages carry the trace in which they were published.
 
     Every method takes `connection=`, whose transaction it joins: a psycopg connection, a session or
     connection of SQLAlchemy, or, where nothing is async, Django's connection or its alias. Without one it is

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from operator import attrgetter
-from time import monotonic
-from typing import Any, Final
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
@@ -39,6 +39,9 @@ from trunq.worker.answer.report import Report
 from trunq.worker.handler.policy import Policy
 from trunq.worker.handler.result import describe
 
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
+
 log = logging.getLogger("trunq.worker")
 
 GATHER: Final = 0.005
@@ -52,8 +55,15 @@ MOST_UNSENT: Final = 20_000
 class Outbox:
     """Where slots put their answers; `run` sends them."""
 
-    def __init__(self, link: AsyncLink, statistics: Statistics, outcomes: Outcomes) -> None:
+    def __init__(
+        self,
+        link: AsyncLink,
+        statistics: Statistics,
+        outcomes: Outcomes,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._link = link
+        self._telemetry = telemetry
         self._statistics = statistics
         self._outcomes = outcomes
         self._unsent: list[Lease] = []
@@ -275,7 +285,7 @@ class Outbox:
         leases, self._unsent = self._unsent, []
         extensions, self._extensions = self._extensions, []
         count, groups = self._collect(leases, extensions)
-        asked_at = monotonic()
+        asked_at, began = monotonic(), time_ns()
         try:
             await self._link.run(lambda connection: self._send_together(connection, groups))
         except psycopg.Error:
@@ -286,6 +296,7 @@ class Outbox:
                 await self._send_alone(group)
         else:
             for group in groups:
+                self._trace(group, began)
                 await self._tell(group)
         for group in groups:
             if group.seconds and not group.lease.is_lost:
@@ -322,12 +333,20 @@ class Outbox:
                 await group.send(connection)
 
     async def _send_alone(self, group: Group) -> None:
+        began = time_ns()
         try:
             await self._link.run(group.send)
         except psycopg.Error as error:
+            self._trace(group, began, error)
             await self._refused(group, error)
         else:
+            self._trace(group, began)
             await self._tell(group)
+
+    def _trace(self, group: Group, began: int, error: psycopg.Error | None = None) -> None:
+        if self._telemetry is not None and group.answers and group.call.function != "set_progress":
+            lease, ids = group.lease, [each[0] for each in group.answers]
+            self._telemetry.settled(group.call.function, lease.queue, lease.subscription, ids, began, error)
 
     async def _tell(self, group: Group) -> None:
         """Say what became of messages that were not acked, and hear which ones somebody cancelled."""

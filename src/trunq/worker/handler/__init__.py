@@ -160,6 +160,15 @@ class Registry:
         handler = replace(here, function=call, is_async=True, processes=self.processes, here=here)
         return self._reading(handler) if self._must_read(handler) else handler
 
+    def around(self, wrap: Callable[[Handler], Callable[..., Any]]) -> Registry:
+        """The same handlers, with another function called in the place of each one's. A handler of several
+        kinds stays one: its limit is for all of them.
+        """
+        made = {each: replace(each, function=wrap(each)) for each in self.handlers.values()}
+        registry = Registry(self._library, self._incoming, self.processes)
+        registry.handlers = {kind: made[handler] for kind, handler in self.handlers.items()}
+        return registry
+
     def add(self, kind: str, handler: Handler) -> None:
         """Register `handler` for `kind`. Raises ValueError for a second."""
         if not kind:

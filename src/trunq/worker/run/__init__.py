@@ -6,6 +6,7 @@ heartbeat  extends the leases of what still runs
 presence   what the database knows of the worker (remaining: what is left for it to do)
 pulse      what the log says of the work as a whole
 parts      what goes on beside each other (grace: how long it may take to end)
+traced     handlers in spans of OpenTelemetry, where somebody asked for those
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Literal
 
 import psycopg
@@ -37,6 +39,7 @@ from trunq.worker.run.parts import Parts, wait_all
 from trunq.worker.run.presence import Presence
 from trunq.worker.run.pulse import Pulse
 from trunq.worker.run.remaining import Remaining
+from trunq.worker.run.traced import traced
 from trunq.worker.slot import Slot
 from trunq.worker.slot.backlog import Backlog
 from trunq.worker.slot.cleaning import EVERY, WATCH
@@ -66,6 +69,8 @@ class Run:
     def __init__(self, options: Options, registry: Registry, statistics: Statistics) -> None:
         self._options = options
         self._statistics = statistics
+        if options.telemetry is not None:
+            registry = registry.around(partial(traced, options.telemetry))
         title = f"trunq worker {options.identity}"
         # Losing a lease only redelivers: it need not wait for the disk. An answer must.
         outage = Outage()
@@ -83,7 +88,7 @@ class Run:
         self._leader = Leader(options.dsn, options.identity, outage=outage) if options.lead else None
         ranks = options.ranks
         self._ranker = Ranker(options.dsn, options.identity, ranks, outage) if ranks is not None else None
-        self._outbox = Outbox(self._answers, statistics, self._outcomes)
+        self._outbox = Outbox(self._answers, statistics, self._outcomes, options.telemetry)
         settlement = Settlement(registry, self._outbox)
         self._slots = [
             Slot(

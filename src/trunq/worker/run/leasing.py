@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final
 from uuid import UUID
 
@@ -255,7 +255,7 @@ class Fetcher:
             await self._rest(source)
 
     async def _lease(self, source: Source, share: int) -> int:
-        asked_at = monotonic()
+        asked_at, began = monotonic(), time_ns()
         arguments = {
             **source.names,
             "worker": self._options.identity,
@@ -299,6 +299,7 @@ class Fetcher:
             return 0
         queue, subscription = source.queue, source.subscription
         messages = [Message(row, queue, subscription) for row in rows]
+        self._trace(source, messages, began)
         for message, public_id in zip(messages, public_ids, strict=False):
             message.public_id = public_id
         first = messages[0]
@@ -311,6 +312,10 @@ class Fetcher:
         self._backlog.add([(held, message) for message in messages])
         self._passing.found(len(messages))
         return len(messages)
+
+    def _trace(self, source: Source, messages: list[Message], began: int) -> None:
+        if self._options.telemetry is not None:
+            self._options.telemetry.received(source.queue, source.subscription, messages, began)
 
     # Sleeping
 

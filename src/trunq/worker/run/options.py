@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from trunq.errors import InvalidArgument
 from trunq.leader.rank import Ranks
 from trunq.worker.handler import Registry
+
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
 
 _OF_LEADER: Final = 3
 """Connections of a leader: for its election, and for each of its two lines of duties."""
@@ -42,6 +45,7 @@ class Options:
     ranks: Ranks | None
     shuffle: bool
     process_pool: int
+    telemetry: Telemetry | None = None
 
 
 def connections(options: Options, registry: Registry) -> tuple[int, int]:

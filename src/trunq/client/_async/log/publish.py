@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCopy, AsyncCursor, sql
@@ -14,6 +14,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from trunq.client._async.access import AsyncAccess
+from trunq.client._async.traced import publishing
 from trunq.client.outgoing import Injector, Outgoing, with_awaited, with_columns
 from trunq.connection._async.execute import check_encoding, is_idle
 from trunq.connection._async.pool import AsyncPool
@@ -27,6 +28,9 @@ from trunq.wire.json import headers_text, json_text
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, Label, content, interval, moment
 
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
+
 
 class AsyncPublishing(AsyncAccess):
     """Publishing. With `connection`, the messages are there when and if that transaction commits."""
@@ -39,10 +43,15 @@ class AsyncPublishing(AsyncAccess):
         timeout: float = 10.0,
         injectors: Iterable[Injector] = (),
         payload_types: Mapping[Label, Any] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry
+        if telemetry is not None:
+            injectors = (*injectors, telemetry.inject)
         self._outgoing = Outgoing(injectors, payload_types) or None
         super().__init__(database, max_connections=max_connections, timeout=timeout)
 
+    @publishing
     async def publish(
         self,
         queue: str,
@@ -99,6 +108,7 @@ class AsyncPublishing(AsyncAccess):
         )
         return message_id
 
+    @publishing
     async def publish_many(
         self,
         queue: str,
@@ -213,10 +223,13 @@ class AsyncPublishing(AsyncAccess):
                     await orders.write(row, kind="order")
         """
         check_name("queue", queue)
-        async with self._own_or(connection) as own, _copying(own, queue, COLUMNS) as copy:
-            writer = AsyncCopyWriter(copy, queue, self._outgoing)
-            yield writer
-            await writer.flush()
+        with nullcontext() if self._telemetry is None else self._telemetry.publishing(queue) as work:
+            async with self._own_or(connection) as own, _copying(own, queue, COLUMNS) as copy:
+                writer = AsyncCopyWriter(copy, queue, self._outgoing)
+                yield writer
+                await writer.flush()
+            if work is not None:
+                work.copied(writer.count)
 
 
 @asynccontextmanager
@@ -252,6 +265,8 @@ class AsyncCopyWriter:
         self._outgoing = outgoing
         self._lines: list[bytes] = []
         self._size = 0
+        self.count = 0
+        """Messages written so far."""
 
     async def write(
         self,
@@ -273,6 +288,7 @@ class AsyncCopyWriter:
             payload, kind, key, headers, body, rest(priority, options, due_at) if has_rest else NO_REST
         )
         self._lines.append(text)
+        self.count += 1
         self._size += len(text)
         # A call for each message would cost more than the message.
         if self._size > 32_768:

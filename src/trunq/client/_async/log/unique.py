@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from trunq.client._async.log.publish import AsyncPublishing
+from trunq.client._async.traced import publishing
 from trunq.client.outgoing import with_awaited
 from trunq.connection.given import AsyncGiven
 from trunq.errors import InvalidArgument
@@ -21,6 +22,7 @@ from trunq.word import OnConflict, UniqueUntil
 class AsyncUniqueKeys(AsyncPublishing):
     """Publishing into a queue made with `unique`: of the messages with one key, one at a time holds it."""
 
+    @publishing
     async def publish_unique(
         self,
         queue: str,
@@ -79,6 +81,7 @@ class AsyncUniqueKeys(AsyncPublishing):
         )
         return published
 
+    @publishing
     async def publish_many_unique(
         self,
         queue: str,

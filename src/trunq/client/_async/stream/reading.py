@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,8 @@ from trunq.wire.scalar import Interval, interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from trunq.telemetry import Work
 
 log = logging.getLogger("trunq.client")
 
@@ -189,6 +191,7 @@ class AsyncOpenBatch:
         self._connection: AsyncConnection[Any] | None = None
         self._is_ended = False
         self._again_at: float | None = None
+        self._work: Work | None = None
         self.message_count = 0
         """How many messages the last loop over it has had so far."""
 
@@ -217,6 +220,8 @@ class AsyncOpenBatch:
             )
             for message in page:
                 self.message_count += 1
+                if self._work is not None:
+                    self._work.read(message)
                 yield message
             if len(page) < PAGE:
                 return
@@ -253,6 +258,18 @@ class AsyncOpenBatch:
         if self._connection is not None:
             raise InvalidArgument(f"{self!r} has a transaction already")
         self._require_open()
+        with self._traced() as self._work:
+            async with self._finishing() as connection:
+                yield connection
+
+    def _traced(self) -> AbstractContextManager[Work | None]:
+        telemetry = self._client._telemetry
+        if telemetry is None:
+            return nullcontext()
+        return telemetry.reading(self.batch.queue, self.batch.subscription)
+
+    @asynccontextmanager
+    async def _finishing(self) -> AsyncIterator[AsyncConnection[Any]]:
         try:
             async with self._client.transaction() as connection:
                 self._connection = connection

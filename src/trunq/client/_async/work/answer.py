@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, cast, overload
 
 from trunq.client._async.access import AsyncAccess
+from trunq.client._async.traced import settling
 from trunq.client.answered import Answered, Leased, for_each, only_one
 from trunq.client.park import Park
 from trunq.connection.given import AsyncGiven
@@ -390,7 +391,8 @@ class AsyncAnswers(AsyncAccess):
         if held.is_nothing:
             return []
         arguments = {"ids": bigint_array(held.ids), "into": into, "delay": interval("delay", delay)}
-        ((there,),) = await self._execute(connection, Call("forward", {**held.lease, **arguments}))
+        with settling(self._telemetry, "forward", held):
+            ((there,),) = await self._execute(connection, Call("forward", {**held.lease, **arguments}))
         return list(there)
 
     @overload
@@ -463,5 +465,6 @@ class AsyncAnswers(AsyncAccess):
         if held.is_nothing:
             return 0
         call = Call(function, {**held.lease, "ids": bigint_array(held.ids), **arguments})
-        ((answered,),) = await self._execute(connection, call)
+        with settling(self._telemetry, function, held):
+            ((answered,),) = await self._execute(connection, call)
         return int(answered)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, overload
 
 from trunq.client._async.access import AsyncAccess
+from trunq.client._async.traced import leasing
 from trunq.client.answered import Answered, Leased
 from trunq.client.message import LEASED, Message
 from trunq.connection.given import AsyncGiven
@@ -26,6 +27,7 @@ _UNTIL: Final = LEASED.index("expires_at")
 class AsyncLeases(AsyncAccess):
     """Leases."""
 
+    @leasing
     async def lease(
         self,
         queue: str,
@@ -62,6 +64,7 @@ class AsyncLeases(AsyncAccess):
         rows = await self._execute(connection, Call("lease", arguments, LEASED, raw=True))
         return [Message(row, queue, subscription) for row in rows]
 
+    @leasing
     async def lease_ids(
         self,
         queue: str,

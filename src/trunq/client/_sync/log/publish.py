@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import psycopg
 from psycopg import Connection, Copy, Cursor, sql
@@ -16,6 +16,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from trunq.client._sync.access import Access
+from trunq.client._sync.traced import publishing
 from trunq.client.outgoing import Injector, Outgoing, with_awaited, with_columns
 from trunq.connection._sync.execute import check_encoding, is_idle
 from trunq.connection._sync.pool import Pool
@@ -29,6 +30,9 @@ from trunq.wire.json import headers_text, json_text
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, Label, content, interval, moment
 
+if TYPE_CHECKING:
+    from trunq.telemetry import Telemetry
+
 
 class Publishing(Access):
     """Publishing. With `connection`, the messages are there when and if that transaction commits."""
@@ -41,10 +45,15 @@ class Publishing(Access):
         timeout: float = 10.0,
         injectors: Iterable[Injector] = (),
         payload_types: Mapping[Label, Any] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry
+        if telemetry is not None:
+            injectors = (*injectors, telemetry.inject)
         self._outgoing = Outgoing(injectors, payload_types) or None
         super().__init__(database, max_connections=max_connections, timeout=timeout)
 
+    @publishing
     def publish(
         self,
         queue: str,
@@ -101,6 +110,7 @@ class Publishing(Access):
         )
         return message_id
 
+    @publishing
     def publish_many(
         self,
         queue: str,
@@ -209,10 +219,13 @@ class Publishing(Access):
                     orders.write(row, kind="order")
         """
         check_name("queue", queue)
-        with self._own_or(connection) as own, _copying(own, queue, COLUMNS) as copy:
-            writer = CopyWriter(copy, queue, self._outgoing)
-            yield writer
-            writer.flush()
+        with nullcontext() if self._telemetry is None else self._telemetry.publishing(queue) as work:
+            with self._own_or(connection) as own, _copying(own, queue, COLUMNS) as copy:
+                writer = CopyWriter(copy, queue, self._outgoing)
+                yield writer
+                writer.flush()
+            if work is not None:
+                work.copied(writer.count)
 
 
 @contextmanager
@@ -246,6 +259,8 @@ class CopyWriter:
         self._outgoing = outgoing
         self._lines: list[bytes] = []
         self._size = 0
+        self.count = 0
+        """Messages written so far."""
 
     def write(
         self,
@@ -267,6 +282,7 @@ class CopyWriter:
             payload, kind, key, headers, body, rest(priority, options, due_at) if has_rest else NO_REST
         )
         self._lines.append(text)
+        self.count += 1
         self._size += len(text)
         # A call for each message would cost more than the message.
         if self._size > 32_768:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from trunq.client._sync.log.publish import Publishing
+from trunq.client._sync.traced import publishing
 from trunq.client.outgoing import with_awaited
 from trunq.connection.given import Given
 from trunq.errors import InvalidArgument
@@ -23,6 +24,7 @@ from trunq.word import OnConflict, UniqueUntil
 class UniqueKeys(Publishing):
     """Publishing into a queue made with `unique`: of the messages with one key, one at a time holds it."""
 
+    @publishing
     def publish_unique(
         self,
         queue: str,
@@ -81,6 +83,7 @@ class UniqueKeys(Publishing):
         )
         return published
 
+    @publishing
     def publish_many_unique(
         self,
         queue: str,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,8 @@ from trunq.wire.scalar import Interval, interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from trunq.telemetry import Work
 
 log = logging.getLogger("trunq.client")
 
@@ -189,6 +191,7 @@ class OpenBatch:
         self._connection: Connection[Any] | None = None
         self._is_ended = False
         self._again_at: float | None = None
+        self._work: Work | None = None
         self.message_count = 0
         """How many messages the last loop over it has had so far."""
 
@@ -217,6 +220,8 @@ class OpenBatch:
             )
             for message in page:
                 self.message_count += 1
+                if self._work is not None:
+                    self._work.read(message)
                 yield message
             if len(page) < PAGE:
                 return
@@ -253,6 +258,18 @@ class OpenBatch:
         if self._connection is not None:
             raise InvalidArgument(f"{self!r} has a transaction already")
         self._require_open()
+        with self._traced() as self._work:
+            with self._finishing() as connection:
+                yield connection
+
+    def _traced(self) -> AbstractContextManager[Work | None]:
+        telemetry = self._client._telemetry
+        if telemetry is None:
+            return nullcontext()
+        return telemetry.reading(self.batch.queue, self.batch.subscription)
+
+    @contextmanager
+    def _finishing(self) -> Iterator[Connection[Any]]:
         try:
             with self._client.transaction() as connection:
                 self._connection = connection

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, cast, overload
 
 from trunq.client._sync.access import Access
+from trunq.client._sync.traced import settling
 from trunq.client.answered import Answered, Leased, for_each, only_one
 from trunq.client.park import Park
 from trunq.connection.given import Given
@@ -392,7 +393,8 @@ class Answers(Access):
         if held.is_nothing:
             return []
         arguments = {"ids": bigint_array(held.ids), "into": into, "delay": interval("delay", delay)}
-        ((there,),) = self._execute(connection, Call("forward", {**held.lease, **arguments}))
+        with settling(self._telemetry, "forward", held):
+            ((there,),) = self._execute(connection, Call("forward", {**held.lease, **arguments}))
         return list(there)
 
     @overload
@@ -465,5 +467,6 @@ class Answers(Access):
         if held.is_nothing:
             return 0
         call = Call(function, {**held.lease, "ids": bigint_array(held.ids), **arguments})
-        ((answered,),) = self._execute(connection, call)
+        with settling(self._telemetry, function, held):
+            ((answered,),) = self._execute(connection, call)
         return int(answered)

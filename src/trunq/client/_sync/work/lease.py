@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, overload
 
 from trunq.client._sync.access import Access
+from trunq.client._sync.traced import leasing
 from trunq.client.answered import Answered, Leased
 from trunq.client.message import LEASED, Message
 from trunq.connection.given import Given
@@ -28,6 +29,7 @@ _UNTIL: Final = LEASED.index("expires_at")
 class Leases(Access):
     """Leases."""
 
+    @leasing
     def lease(
         self,
         queue: str,
@@ -64,6 +66,7 @@ class Leases(Access):
         rows = self._execute(connection, Call("lease", arguments, LEASED, raw=True))
         return [Message(row, queue, subscription) for row in rows]
 
+    @leasing
     def lease_ids(
         self,
         queue: str,

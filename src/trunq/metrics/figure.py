@@ -1,0 +1,149 @@
+"""Which figures there are, made of rows: names, labels and texts. Ids, keys, workers, errors and lanes are no
+labels.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trunq.record.operate import LatestSample, Statistic
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+FIGURE: Final = ("figure", "queue", "label", "value")
+"""The columns of `trunq._list_figures`."""
+
+MOST_KINDS: Final = 50
+"""Of a subscription: those with most messages. The others are one, `other`."""
+OTHER: Final = "other"
+
+GAUGES: Final = {
+    "leader_up": ((), "Whether somebody performs the duties"),
+    "sample_age_seconds": ((), "Since the duty sample was last performed"),
+    "duty_age_seconds": (("duty",), "Since a duty was last done of that queue for which it is longest ago"),
+    "oldest_transaction_seconds": ((), "Age of the oldest transaction that keeps vacuum from its work"),
+    "tick_age_seconds": (("queue",), "Since the newest tick"),
+    "queue_bytes": (("queue",), "Size of the segments of a queue, looked up once a minute"),
+    "lost_messages": (("queue", "subscription"), "Messages that were lost, until accept_loss"),
+    "lane_max_running": (("queue", "subscription"), "How many messages of each lane may run at a time"),
+    "lane_rate": (("queue", "subscription"), "How many messages of each lane may run in a second"),
+    "lanes_limited": (("queue", "subscription"), "Lanes with a limit of their own"),
+    "lanes_paused": (("queue", "subscription"), "Lanes that are paused"),
+    "schedule_late_seconds": (("queue", "schedule"), "How late the next time of a schedule is"),
+    "pipeline_lag_seconds": (("pipeline",), "How old the newest of what is in the sink is"),
+    "pipeline_quarantined_rows": (("pipeline",), "Rows in quarantine"),
+    "pipeline_failing": (("pipeline",), "Whether its newest attempt has failed"),
+    "pipeline_paused": (("pipeline",), "Whether it is paused"),
+    "pipeline_last_rows_in": (("pipeline",), "Rows read by the newest run that ended"),
+    "pipeline_last_rows_out": (("pipeline",), "Rows written by the newest run that ended"),
+}
+"""Those of `trunq._list_figures`, which is to say trunq_leader_up and so on: labels, beside database, and
+texts.
+"""
+
+_STATES: Final = ("ready", "leased", "delayed", "dead", "parked")
+_OF_SAMPLES: Final = {
+    "oldest_ready": ("oldest_ready_seconds", "For how long the first message that is ready has waited"),
+    "lag": ("lag_seconds", "Of a stream: since when its first unfinished message waits"),
+    "lag_messages": ("lag_messages", "Of a stream: messages that it has not finished"),
+    "workers": ("workers", "Workers that hold a lease, or held one within a minute"),
+    "paused": ("paused", "Whether it is paused"),
+}
+_QUANTILES: Final = {"0.5": "median", "0.9": "p90", "0.99": "p99"}
+_TIMES: Final = {
+    "wait_seconds": ("waited", "From publishing to the first lease, of the last minutes"),
+    "handler_seconds": ("took", "How long handlers ran that succeeded, of the last minutes"),
+}
+
+
+class Known(NamedTuple):
+    """What was read of a database."""
+
+    samples: Sequence[LatestSample]
+    statistics: Sequence[Statistic]
+    figures: Sequence[tuple[Any, ...]]
+
+
+def families(databases: Mapping[str, Known | None]) -> list[Metric]:
+    """All figures of databases, by what these are called; None: it is away."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+
+    made: dict[str, Any] = {}
+
+    def add(kind: Any, name: str, text: str, labels: Mapping[str, str], value: Any) -> None:
+        if value is None:
+            return
+        if name not in made:
+            made[name] = kind(f"trunq_{name}", text, labels=list(labels))
+        made[name].add_metric(list(labels.values()), _number(value))
+
+    for database, known in databases.items():
+        one = {"database": database}
+        add(GaugeMetricFamily, "up", "Whether the database has answered", one, known is not None)
+        if known is None:
+            continue
+        for name, text, labels, value in _of_samples(known.samples):
+            kind = CounterMetricFamily if name in ("published", "answers") else GaugeMetricFamily
+            add(kind, name, text, one | labels, value)
+        for name, text, labels, value in _of_statistics(known.statistics):
+            add(GaugeMetricFamily, name, text, one | labels, value)
+        for figure, queue, label, value in known.figures:
+            if figure == "pipeline_runs":
+                text = "Runs that have ended"
+                add(CounterMetricFamily, figure, text, one | {"pipeline": label}, value)
+            else:
+                names, text = GAUGES[figure]
+                given = [each for each in (queue, label) if each is not None]
+                # Of a pipeline there is no queue, of a schedule both.
+                add(GaugeMetricFamily, figure, text, one | dict(zip(names, given, strict=True)), value)
+    return list(made.values())
+
+
+Figure = tuple[str, str, dict[str, str], Any]
+
+
+def _of_samples(samples: Iterable[LatestSample]) -> Iterator[Figure]:
+    for each in samples:
+        if each.subscription is None:
+            text = "Messages that the queue has taken since its first sample"
+            yield "published", text, {"queue": each.queue}, each.published
+            continue
+        reader = {"queue": each.queue, "subscription": each.subscription}
+        for state in _STATES:
+            text = "Messages by state; above 1,000 they may be estimates"
+            yield "messages", text, reader | {"state": state}, getattr(each, state)
+        for outcome, count in (each.answers or {}).items():
+            yield "answers", "Answers by outcome", reader | {"outcome": outcome}, count
+        for column, (name, text) in _OF_SAMPLES.items():
+            value = getattr(each, column)
+            if column == "oldest_ready" and value is None and each.mode == "shared":
+                value = 0
+            yield name, text, reader, value
+
+
+def _of_statistics(statistics: Iterable[Statistic]) -> Iterator[Figure]:
+    by_reader: dict[tuple[str, str], list[Statistic]] = defaultdict(list)
+    for each in statistics:
+        if each.outcome == "success":
+            by_reader[each.queue, each.subscription].append(each)
+    for (queue, subscription), rows in by_reader.items():
+        ranked = sorted(rows, key=lambda row: (row.kind == "(others)", -row.messages))
+        kinds: dict[str, list[Statistic]] = defaultdict(list)
+        for place, row in enumerate(ranked):
+            is_other = place >= MOST_KINDS or row.kind == "(others)"
+            kinds[OTHER if is_other else row.kind or ""].append(row)
+        for kind, of in kinds.items():
+            labels = {"queue": queue, "subscription": subscription, "kind": kind}
+            for name, (prefix, text) in _TIMES.items():
+                for quantile, suffix in _QUANTILES.items():
+                    # Of several kinds the largest.
+                    found = [value for row in of if (value := getattr(row, f"{prefix}_{suffix}")) is not None]
+                    yield name, text, labels | {"quantile": quantile}, max(found, default=None)
+
+
+def _number(value: Any) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
