@@ -86,6 +86,7 @@ EXTRAS = {
     "cli": "cli(?!.keep.(report|chart)$)",
     "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",
+    "web": r"web(?!hook)",
     "webhook": "webhook",
     "pipeline": "pipeline(?!.(work|engine|storage.(objects|sftp)))|arrow.delta",
     "pipeline,spark": "pipeline(?!.storage.(objects|sftp))",

@@ -18,7 +18,7 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import conversion, db, doctor, leader, role, status, subscription
+from trunq.cli.operate import conversion, db, doctor, leader, role, status, subscription, web
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
@@ -77,6 +77,7 @@ for name, function, examples in (
     ("leader", leader.leader, leader.EXAMPLES),
     ("status", status.status, status.EXAMPLES),
     ("doctor", doctor.doctor, doctor.EXAMPLES),
+    ("web", web.web, web.EXAMPLES),
     ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):
     option.verb(app, name, *examples, panel=option.panel(name))(function)

@@ -240,6 +240,7 @@ PANELS = {
         "leader",
         "status",
         "doctor",
+        "web",
         "statistics",
     ),
     "Who reads, and in which order": ("subscription", "stream", "group", "lane"),
