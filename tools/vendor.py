@@ -1,7 +1,7 @@
 """Fetch the scripts of the dashboard that others wrote: by npm pack, as static/vendor/vendor.toml says.
 
-    python tools/vendor.py            fetch all, and compare their checksums
-    python tools/vendor.py --check    compare those that are here
+python tools/vendor.py            fetch all, and compare their checksums
+python tools/vendor.py --check    compare those that are here
 """
 
 from __future__ import annotations

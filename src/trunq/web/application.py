@@ -75,6 +75,7 @@ def app(
     )
     # For who mounts it: an application that is mounted is not told when the other one ends.
     made.state.close = client.close
+    made.state.database = desk.database
     return made
 
 

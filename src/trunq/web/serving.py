@@ -11,8 +11,10 @@ import uvicorn
 from trunq.errors import InvalidArgument
 
 
-async def serve(app: Any, *, host: str, port: int, listening: Callable[[tuple[str, int]], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C. Raises InvalidArgument where it cannot listen."""
+async def serve(
+    app: Any, *, host: str, port: int, listening: Callable[[tuple[str, int]], None], prefix: str = ""
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; `prefix` is what a proxy cuts off paths. Raises InvalidArgument where it cannot listen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,7 +28,12 @@ async def serve(app: Any, *, host: str, port: int, listening: Callable[[tuple[st
         listener.listen(128)
         # Who the proxy speaks for is in its own header, which the guard believes or not.
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=3, proxy_headers=False
+            app,
+            root_path=prefix.rstrip("/"),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=3,
+            proxy_headers=False,
         )
         listening((host, listener.getsockname()[1]))
         await uvicorn.Server(config).serve(sockets=[listener])

@@ -102,6 +102,10 @@ def web(
             help="A name that browsers call it by, beside localhost; repeat it.",
         ),
     ] = None,
+    prefix: Annotated[
+        str,
+        typer.Option("--prefix", metavar="/PATH", help="What a proxy in front of it cuts off addresses."),
+    ] = "",
     read_only: Annotated[
         bool,
         typer.Option(
@@ -165,4 +169,4 @@ def web(
             else:
                 err.print(f"The dashboard is at http://{at[0]}:{at[1]}/", highlight=False)
 
-        asyncio.run(serve(made, host=host, port=port, listening=say))
+        asyncio.run(serve(made, host=host, port=port, prefix=prefix, listening=say))

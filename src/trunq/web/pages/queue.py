@@ -14,6 +14,7 @@ from trunq.errors import QueueNotFound
 from trunq.record import Statistic
 from trunq.web.database import Panel
 from trunq.web.page import Desk, text
+from trunq.web.pages.overview import courses
 
 RANGES = {
     "1h": (timedelta(hours=1), timedelta(minutes=1), "the last hour, by minute"),
@@ -118,6 +119,7 @@ async def show(desk: Desk, request: Request) -> Response:
         status=status,
         row=mine[0] if mine else None,
         warnings=warnings,
+        course=(await courses(desk)).rows or {},
         range=range,
         ranges=RANGES,
         chart=await chart(desk, queue, None, range),
