@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from queue import Queue
 from typing import Any
 
@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from calling import call
 from engine import Engine
 from trunq.web import app
+from trunq.web.serving import configure
 from trunq.web.serving import serve as listen
 
 HERE = "http://127.0.0.1"
@@ -34,25 +35,19 @@ def browse(database: str, **options: Any) -> Iterator[TestClient]:
 def serve(application: Any, prefix: str = "") -> Iterator[str]:
     """A real server in a thread of its own; its address."""
     places: Queue[tuple[str, int]] = Queue()
-    loop = asyncio.new_event_loop()
-    serving = loop.create_task(
-        listen(application, host="127.0.0.1", port=0, prefix=prefix, listening=places.put)
-    )
+    server = configure(application, prefix)
 
-    def run() -> None:
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(serving)
-        loop.run_until_complete(application.state.close())
+    async def run() -> None:
+        await listen(server, host="127.0.0.1", port=0, listening=places.put)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
         host, port = places.get(timeout=60)
         yield f"http://{host}:{port}"
     finally:
-        loop.call_soon_threadsafe(serving.cancel)
+        server.should_exit = True
         thread.join()
-        loop.close()
 
 
 def shop(sql: psycopg.Connection[Any], queue: str = "orders", worker: str = "w") -> Engine:

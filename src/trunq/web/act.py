@@ -150,7 +150,7 @@ async def ask_cancel_pipeline(call: Call) -> Question:
 
 async def tick(call: Call) -> str:
     queue = call.need("queue")
-    id = await call.client.tick(queue, True, connection=call.connection)
+    id = await call.client.tick(queue, force=True, connection=call.connection)
     return f"Tick {id} is cut" if id is not None else "No tick was cut: another session cuts one"
 
 

@@ -20,7 +20,11 @@ from trunq.connection.backoff import first_line
 CONNECTIONS: Final = 4
 """At the same time, whoever looks."""
 STATEMENT_WITHIN: Final = "3s"
+PATIENT_WITHIN: Final = "20s"
+"""For the one question that looks at all queues: a page does not wait for it, and has its answer later."""
 LOCK_WITHIN: Final = "1s"
+ANSWER_WITHIN: Final = 3.5
+"""Seconds that a page waits."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
 KEPT: Final = 500
@@ -62,10 +66,10 @@ class Database:
         return datetime.now(UTC) + self._ahead
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def reading(self, within: str = STATEMENT_WITHIN) -> AsyncIterator[AsyncConnection[Any]]:
         """A transaction that Postgres lets change nothing."""
         async with self.client.transaction() as connection:
-            bound = await connection.execute(_BOUNDS, ("on", STATEMENT_WITHIN, LOCK_WITHIN, ""))
+            bound = await connection.execute(_BOUNDS, ("on", within, LOCK_WITHIN, ""))
             row = await bound.fetchone()
             assert row is not None
             self._ahead = row[-1] - datetime.now(UTC)
@@ -80,7 +84,9 @@ class Database:
             await connection.execute(_BOUNDS, (refused, "60s", LOCK_WITHIN, who))
             yield connection
 
-    async def panel(self, key: object, ask: Ask[T], fresh_for: float = FRESH_FOR) -> Panel[T]:
+    async def panel(
+        self, key: object, ask: Ask[T], fresh_for: float = FRESH_FOR, within: str = STATEMENT_WITHIN
+    ) -> Panel[T]:
         """The answer to a question: a new one, or the one that somebody got `fresh_for` seconds ago, or, with
         the reason, the last one there was.
 
@@ -90,7 +96,8 @@ class Database:
         if known is not None and known[0] > max(self._changed_at, time.monotonic() - fresh_for):
             return Panel(known[1])
         try:
-            rows: T = await self._ask_once(key, ask)
+            async with asyncio.timeout(ANSWER_WITHIN):
+                rows: T = await self._ask_once(key, ask, within)
         except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege, TimeoutError) as error:
             if known is None:
                 return Panel(None, _why(error))
@@ -102,12 +109,12 @@ class Database:
         self._changed_at = time.monotonic()
         self._asking.clear()
 
-    async def _ask_once(self, key: object, ask: Ask[T]) -> T:
+    async def _ask_once(self, key: object, ask: Ask[T], within: str) -> T:
         """Whoever asks while another waits for the same answer waits for that one."""
         task = self._asking.get(key)
         # A mounted application may be called on another event loop than before.
         if task is None or task.get_loop() is not asyncio.get_running_loop():
-            task = self._asking[key] = asyncio.create_task(self._ask(key, ask))
+            task = self._asking[key] = asyncio.create_task(self._ask(key, ask, within))
             task.add_done_callback(lambda done: self._forget(key, done))
         # A browser that goes away takes no answer from the others.
         answer: T = await asyncio.shield(task)
@@ -119,9 +126,9 @@ class Database:
         if not done.cancelled():
             done.exception()
 
-    async def _ask(self, key: object, ask: Ask[T]) -> T:
+    async def _ask(self, key: object, ask: Ask[T], within: str) -> T:
         asked_at = time.monotonic()
-        async with self.reading() as connection:
+        async with self.reading(within) as connection:
             rows = await ask(connection)
         self._known[key] = (asked_at, rows)
         self._known.move_to_end(key)
@@ -134,6 +141,8 @@ def _why(error: BaseException) -> str:
     match error:
         case psycopg.errors.QueryCanceled():
             return f"the database did not answer within {STATEMENT_WITHIN.removesuffix('s')} s"
+        case TimeoutError():
+            return "the database is still looking"
         case psycopg.errors.LockNotAvailable():
             return "somebody holds a lock that this look waits for"
         case psycopg.errors.InsufficientPrivilege():

@@ -113,7 +113,7 @@ def bars(row: Any, begin: datetime, end: datetime, now: datetime) -> list[Bar]:
         if leased is None:
             continue
         if leased > at:
-            add("wait", at, leased, f"waited {display.interval(leased - at)}{_because(row, found)}")
+            add("wait", at, leased, f"waited {display.interval(leased - at)}{_because(found)}")
         done = ended or min(now, end)
         outcome = attempt.get("outcome") or "running"
         who = f" by {attempt['worker']}" if attempt.get("worker") else ""
@@ -144,7 +144,7 @@ OPEN = {
 }
 
 
-def _because(row: Any, found: Sequence[Bar]) -> str:
+def _because(found: Sequence[Bar]) -> str:
     if not found:
         return " for a worker"
     return {"released": " after it was given back", "lease_expired": " after its worker was lost"}.get(
@@ -165,7 +165,6 @@ def span(rows: Iterable[Any], now: datetime) -> tuple[datetime, datetime]:
     return min(begun, default=now), max(ended, default=now)
 
 
-def _time(value: Any) -> datetime | None:
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
+def _time(value: str | datetime | None) -> datetime | None:
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return time if time is None or time.tzinfo else time.replace(tzinfo=UTC)

@@ -22,7 +22,7 @@ COOKIE: Final = "trunq"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _OPEN: Final = ("/healthz", "/readyz", "/sign-in")
 _HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",

@@ -66,7 +66,7 @@ class Desk:
 
     def _veil(self, row: Any) -> Any:
         fields = row._asdict()
-        hidden = {name: HIDDEN for name in self.hidden if fields.get(name) is not None}
+        hidden: dict[str, Any] = {name: HIDDEN for name in self.hidden if fields.get(name) is not None}
         if "payload" in self.hidden:
             hidden |= {
                 name: HIDDEN

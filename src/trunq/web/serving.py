@@ -11,10 +11,24 @@ import uvicorn
 from trunq.errors import InvalidArgument
 
 
+def configure(app: Any, prefix: str = "") -> uvicorn.Server:
+    """A server of an application; `prefix` is what a proxy in front of it cuts off paths."""
+    config = uvicorn.Config(
+        app,
+        root_path=prefix.rstrip("/"),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=3,
+        # Who the proxy speaks for is in its own header, which the guard believes or not.
+        proxy_headers=False,
+    )
+    return uvicorn.Server(config)
+
+
 async def serve(
-    app: Any, *, host: str, port: int, listening: Callable[[tuple[str, int]], None], prefix: str = ""
+    server: uvicorn.Server, *, host: str, port: int, listening: Callable[[tuple[str, int]], None]
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; `prefix` is what a proxy cuts off paths. Raises InvalidArgument where it cannot listen."""
+    """Serve until SIGTERM or Ctrl-C. Raises InvalidArgument where it cannot listen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,14 +40,5 @@ async def serve(
                 "take another with --port; --port 0 takes one that is free",
             ) from None
         listener.listen(128)
-        # Who the proxy speaks for is in its own header, which the guard believes or not.
-        config = uvicorn.Config(
-            app,
-            root_path=prefix.rstrip("/"),
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=3,
-            proxy_headers=False,
-        )
         listening((host, listener.getsockname()[1]))
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await server.serve(sockets=[listener])

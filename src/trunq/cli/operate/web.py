@@ -134,7 +134,7 @@ def web(
     try:
         from trunq.web import app  # noqa: PLC0415  # of an extra
         from trunq.web.guard import LOOPBACK  # noqa: PLC0415
-        from trunq.web.serving import serve  # noqa: PLC0415
+        from trunq.web.serving import configure, serve  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Mistake(f"The dashboard needs {error.name}: pip install 'trunq[web]'.") from None
     is_here = host in LOOPBACK
@@ -169,4 +169,4 @@ def web(
             else:
                 err.print(f"The dashboard is at http://{at[0]}:{at[1]}/", highlight=False)
 
-        asyncio.run(serve(made, host=host, port=port, prefix=prefix, listening=say))
+        asyncio.run(serve(configure(made, prefix), host=host, port=port, listening=say))

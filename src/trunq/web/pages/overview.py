@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq.record import Finding, Statistic, Status
-from trunq.web.database import Panel
+from trunq.web.database import PATIENT_WITHIN, Panel
 from trunq.web.page import Desk, text
 
 SHOWN = 100
@@ -41,7 +41,7 @@ async def findings(desk: Desk) -> Panel[list[Finding]]:
         found = await client.diagnose(connection=connection)  # type: ignore[arg-type]
         return sorted(found, key=lambda each: SERIOUS.get(each.severity, 3))
 
-    return await desk.database.panel("diagnose", ask, fresh_for=8)
+    return await desk.database.panel("diagnose", ask, fresh_for=8, within=PATIENT_WITHIN)
 
 
 async def statuses(desk: Desk) -> Panel[list[Status]]:
@@ -62,7 +62,8 @@ async def courses(desk: Desk) -> Panel[dict[tuple[str, str], Course]]:
 
 
 def _courses(rows: list[Statistic], now: datetime) -> dict[tuple[str, str], Course]:
-    begin = now.replace(second=0, microsecond=0) - LAST
+    # A minute comes ten seconds after its end.
+    begin = (now - timedelta(seconds=10)).replace(second=0, microsecond=0) - LAST
     found: dict[tuple[str, str], Course] = defaultdict(lambda: Course([0] * 60, [0] * 60))
     for row in rows:
         at = int((row.at - begin) / MINUTE) if row.at is not None else -1

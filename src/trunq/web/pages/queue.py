@@ -55,9 +55,11 @@ async def chart(desk: Desk, queue: str, subscription: str | None, range: str) ->
 
 def _chart(rows: list[Statistic], now: Any, last: timedelta, per: timedelta) -> Chart:
     places = int(last / per)
-    made = Chart([0] * places, [0] * places, now - last, now)
+    # A minute comes ten seconds after its end: before, it would look as if all had stopped.
+    end = (now - timedelta(seconds=10)).replace(second=0, microsecond=0)
+    made = Chart([0] * places, [0] * places, end - last, end)
     for row in rows:
-        at = places - 1 - int((now - row.at) / per) if row.at is not None else -1
+        at = int((row.at - made.begin) / per) if row.at is not None and row.at >= made.begin else -1
         if 0 <= at < places:
             (made.done if row.outcome == "success" else made.failed)[at] += row.messages
     return made
