@@ -93,6 +93,7 @@ EXTRAS = {
     "embedded": "embedded",
     "otel": "telemetry",
     "lineage": "pipeline.lineage",
+    "web": r"web(?!hook)",
     "webhook": "webhook",
     "pipeline": (
         "pipeline(?!.(work|engine|jdbc|(source|sink).jdbc|lineage.event|storage.(objects|sftp)))|arrow.delta"

@@ -17,7 +17,7 @@ BEGINS = {"#", "trunq", "cat", "select"}
 """How a line of an example begins; one that the terminal broke would begin otherwise."""
 
 COMMANDS = [
-    *([name] for name in ("demo", "publish", "worker", "leader", "status", "doctor", "statistics")),
+    *([name] for name in ("demo", "publish", "worker", "leader", "status", "doctor", "web", "statistics")),
     *([name] for name in ("overview", "backlog", "audit")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
     *(["workers", verb] for verb in ("list", "show", "free")),

@@ -18,7 +18,7 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import audit, conversion, db, doctor, leader, overview, role, status, subscription
+from trunq.cli.operate import audit, conversion, db, doctor, leader, overview, role, status, subscription, web
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
@@ -81,6 +81,7 @@ for name, function, examples in (
     ("backlog", overview.backlog, overview.BACKLOG_EXAMPLES),
     ("audit", audit.audit, audit.EXAMPLES),
     ("doctor", doctor.doctor, doctor.EXAMPLES),
+    ("web", web.web, web.EXAMPLES),
     ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):
     option.verb(app, name, *examples, panel=option.panel(name))(function)

@@ -243,6 +243,7 @@ PANELS = {
         "backlog",
         "audit",
         "doctor",
+        "web",
         "statistics",
     ),
     "Who reads, and in which order": ("subscription", "stream", "group", "lane"),

@@ -1,0 +1,410 @@
+"""What may be changed: each act calls the function of its name, and says in a sentence what it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from psycopg import AsyncConnection
+from starlette.datastructures import FormData, QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from trunq.client._async import AsyncClient
+from trunq.errors import InvalidArgument
+from trunq.web.guard import root_of
+from trunq.web.page import HIDDEN, Desk, Given, asking, moment, text, whole
+from trunq.web.pages.dead import COUNTED, filter_of
+from trunq.word import Start
+
+TYPED_FROM: Final = 1_000
+"""From so many messages on, a purge wants the name of the queue typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An act as it was asked for."""
+
+    client: AsyncClient
+    connection: AsyncConnection[Any]
+    given: Given
+    hidden: frozenset[str]
+
+    def need(self, name: str) -> str:
+        """A field that must be there."""
+        value = text(self.given, name)
+        if value is None:
+            raise InvalidArgument(f"{name} is missing")
+        return value
+
+    def dead(self) -> dict[str, Any]:
+        """Which dead messages: what the preview counted, and none that died since."""
+        wanted = filter_of(self.given, self.hidden)
+        id = wanted.pop("id", None)
+        return {**wanted, **({"ids": [id]} if id is not None else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked before an act that is not taken back by another."""
+
+    sentence: str
+    button: str
+    fields: dict[str, Any]
+    typed: str | None = None
+    is_possible: bool = True
+
+
+async def pause_subscription(call: Call) -> str:
+    queue, subscription = call.need("queue"), call.need("subscription")
+    until = moment(call.given, "until")
+    await call.client.pause_subscription(queue, subscription, until, connection=call.connection)
+    return f"{queue}/{subscription} is paused{_until(until)}"
+
+
+async def resume_subscription(call: Call) -> str:
+    queue, subscription = call.need("queue"), call.need("subscription")
+    did = await call.client.resume_subscription(queue, subscription, connection=call.connection)
+    return f"{queue}/{subscription} {'goes on' if did else 'was not paused'}"
+
+
+async def pause_queue(call: Call) -> str:
+    queue, until = call.need("queue"), moment(call.given, "until")
+    await call.client.pause_queue(queue, until, connection=call.connection)
+    return f"All of {queue} is paused{_until(until)}"
+
+
+async def resume_queue(call: Call) -> str:
+    queue = call.need("queue")
+    did = await call.client.resume_queue(queue, connection=call.connection)
+    return f"{queue} {'goes on' if did else 'was not paused'}"
+
+
+async def pause_lane(call: Call) -> str:
+    await call.client.pause_lane(
+        call.need("queue"),
+        text(call.given, "subscription"),
+        lane=text(call.given, "lane"),
+        priority=whole(call.given, "priority"),
+        until=moment(call.given, "until"),
+        connection=call.connection,
+    )
+    return f"Lane {text(call.given, 'lane') or whole(call.given, 'priority')} is paused"
+
+
+async def resume_lane(call: Call) -> str:
+    did = await call.client.resume_lane(
+        call.need("queue"),
+        text(call.given, "subscription"),
+        lane=text(call.given, "lane"),
+        priority=whole(call.given, "priority"),
+        connection=call.connection,
+    )
+    return f"Lane {text(call.given, 'lane')} {'goes on' if did else 'was not paused'}"
+
+
+async def pause_schedule(call: Call) -> str:
+    name = call.need("schedule")
+    await call.client.pause_schedule(name, moment(call.given, "until"), connection=call.connection)
+    return f"Schedule {name} is paused"
+
+
+async def resume_schedule(call: Call) -> str:
+    name = call.need("schedule")
+    did = await call.client.resume_schedule(name, connection=call.connection)
+    return f"Schedule {name} {'goes on' if did else 'was not paused'}"
+
+
+async def pause_pipeline(call: Call) -> str:
+    name = call.need("pipeline")
+    await call.client.pause_pipeline(name, moment(call.given, "until"), connection=call.connection)
+    return f"Pipeline {name} is paused"
+
+
+async def resume_pipeline(call: Call) -> str:
+    name = call.need("pipeline")
+    did = await call.client.resume_pipeline(name, connection=call.connection)
+    return f"Pipeline {name} {'goes on' if did else 'was not paused'}"
+
+
+async def run_pipeline(call: Call) -> str:
+    name = call.need("pipeline")
+    id = await call.client.run_pipeline(name, connection=call.connection)
+    return f"Message {id} asks for a run of {name}"
+
+
+async def cancel_pipeline(call: Call) -> str:
+    name = call.need("pipeline")
+    did = await call.client.cancel_pipeline(name, connection=call.connection)
+    return f"The run of {name} is cancelled" if did else f"{name} has no open run"
+
+
+async def ask_cancel_pipeline(call: Call) -> Question:
+    name = call.need("pipeline")
+    return Question(f"Cancel the open run of pipeline {name}?", "Cancel the run", {"pipeline": name})
+
+
+async def tick(call: Call) -> str:
+    queue = call.need("queue")
+    id = await call.client.tick(queue, force=True, connection=call.connection)
+    return f"Tick {id} is cut" if id is not None else "No tick was cut: another session cuts one"
+
+
+async def publish(call: Call) -> str:
+    queue, content = call.need("queue"), text(call.given, "payload")
+    payload, headers = _json("payload", content), _json("headers", text(call.given, "headers"))
+    if HIDDEN in (payload, headers):
+        raise InvalidArgument(
+            "what is hidden here cannot be copied", "write the payload and the headers anew"
+        )
+    id = await call.client.publish(
+        queue,
+        payload,
+        kind=text(call.given, "kind"),
+        key=text(call.given, "key"),
+        headers=headers,
+        priority=whole(call.given, "priority"),
+        connection=call.connection,
+    )
+    return f"Message {id} is published in {queue}"
+
+
+async def cancel(call: Call) -> str:
+    queue, id = call.need("queue"), whole(call.given, "id")
+    if id is None:
+        raise InvalidArgument("id is missing")
+    rows = await call.client.cancel(queue, [id], text(call.given, "subscription"), connection=call.connection)
+    return f"Message {id} is cancelled; it was {', '.join(sorted({row.state for row in rows}))}"
+
+
+async def ask_cancel(call: Call) -> Question:
+    queue, id = call.need("queue"), whole(call.given, "id")
+    return Question(
+        f"Cancel message {id} of {queue}? It will not run; of one that runs, its worker is told.",
+        "Cancel the message",
+        {"queue": queue, "id": id},
+    )
+
+
+async def requeue(call: Call) -> str:
+    queue = call.need("queue")
+    n = await call.client.requeue(
+        queue,
+        before=whole(call.given, "before"),
+        limit=COUNTED,
+        connection=call.connection,
+        **call.dead(),
+    )
+    return f"{_messages(n)} of {queue} requeued"
+
+
+async def purge(call: Call) -> str:
+    queue = call.need("queue")
+    if (whole(call.given, "count") or 0) >= TYPED_FROM and text(call.given, "typed") != queue:
+        raise InvalidArgument(f"nothing was purged: what was typed is not {queue}")
+    n = await call.client.purge(
+        queue,
+        before=whole(call.given, "before"),
+        limit=COUNTED,
+        connection=call.connection,
+        **call.dead(),
+    )
+    return f"{_messages(n)} of {queue} purged"
+
+
+async def ask_requeue(call: Call) -> Question:
+    return await _ask_dead(call, "Requeue", "They run again, from their first attempt.")
+
+
+async def ask_purge(call: Call) -> Question:
+    return await _ask_dead(call, "Purge", "Nothing brings them back.")
+
+
+async def _ask_dead(call: Call, word: str, then: str) -> Question:
+    queue, wanted = call.need("queue"), call.dead()
+    newest = await call.client.list_dead(queue, limit=1, brief=True, connection=call.connection)
+    before = newest[0].dead_id + 1 if newest else 1
+    n = await call.client.count_dead(
+        queue, before=before, limit=COUNTED + 1, connection=call.connection, **wanted
+    )
+    many, some = min(n, COUNTED), n > COUNTED
+    said = {name: value for name, value in wanted.items() if name != "ids"}
+    where = f" with {', '.join(f'{name} {value}' for name, value in said.items())}" if said else ""
+    which = (
+        f"the first {many:,} of more than {COUNTED:,} dead messages"
+        if some
+        else f"{_messages(many, 'dead ')}"
+    )
+    fields = {**filter_of(call.given, call.hidden), "queue": queue, "before": before, "count": many}
+    return Question(
+        f"{word} {which} of {queue}{where}? {then} What died after this count stays.",
+        f"{word} {_messages(many)}",
+        fields,
+        typed=queue if word == "Purge" and many >= TYPED_FROM else None,
+        is_possible=many > 0,
+    )
+
+
+async def seek(call: Call) -> str:
+    queue, subscription = call.need("queue"), call.need("subscription")
+    start = text(call.given, "start")
+    if start not in (None, "earliest", "latest"):
+        raise InvalidArgument("start is earliest or latest")
+    at = await call.client.seek(
+        queue,
+        subscription,
+        whole(call.given, "tick_id"),
+        moment(call.given, "at"),
+        cast("Start | None", start),
+        connection=call.connection,
+    )
+    return f"{queue}/{subscription} stands at tick {at}"
+
+
+async def ask_seek(call: Call) -> Question:
+    queue, subscription = call.need("queue"), call.need("subscription")
+    rows = await call.client.list_streams(queue, connection=call.connection)
+    here = next((row for row in rows if row.subscription == subscription), None)
+    given = {name: text(call.given, name) for name in ("tick_id", "at", "start")}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if len(chosen) != 1:
+        raise InvalidArgument("say where to: a tick, a time, or the start")
+    moved = " ".join(f"{name.removesuffix('_id')} {value}" for name, value in chosen.items())
+    stands = f"It stands at tick {here.position_tick_id} of {here.newest_tick_id}. " if here else ""
+    again = await _again(call, queue, here, chosen)
+    return Question(
+        f"Move {queue}/{subscription} to {moved}? {stands}{again}An open batch ends.",
+        "Move it",
+        {"queue": queue, "subscription": subscription, **chosen},
+    )
+
+
+async def _again(call: Call, queue: str, here: Any, chosen: dict[str, str]) -> str:
+    """About how many messages come again, or are left out."""
+    tick_id = whole(call.given, "tick_id")
+    if chosen.get("start") == "earliest" and here is not None:
+        tick_id = here.first_tick_id
+    elif chosen.get("start") == "latest" and here is not None:
+        tick_id = here.newest_tick_id
+    if tick_id is None or here is None:
+        return ""
+    places = [
+        row.last_message_id
+        for each in (tick_id, here.position_tick_id)
+        for row in await call.client.list_ticks(queue, each, each, connection=call.connection)
+    ]
+    if len(places) != 2:
+        return ""
+    n = places[1] - places[0]
+    return (
+        f"About {n:,} messages will be handed out again. " if n >= 0 else f"About {-n:,} will be left out. "
+    )
+
+
+async def free_worker(call: Call) -> str:
+    worker = call.need("worker")
+    n = await call.client.free_worker(worker, connection=call.connection)
+    return f"{n:,} lease{'' if n == 1 else 's'} of {worker} ended"
+
+
+async def ask_free_worker(call: Call) -> Question:
+    worker = call.need("worker")
+    rows = await call.client.list_workers(connection=call.connection)
+    n = sum(row.held for row in rows if row.worker == worker)
+    return Question(
+        f"End the leases of {worker}? It holds {_messages(n)}, which others get at once. If it is alive, its"
+        " answers are refused.",
+        "End its leases",
+        {"worker": worker},
+    )
+
+
+def _until(until: Any) -> str:
+    return f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
+
+
+def _messages(n: int, what: str = "") -> str:
+    return f"{n:,} {what}message{'' if n == 1 else 's'}"
+
+
+def _json(name: str, value: str | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise InvalidArgument(f"the {name} is no JSON: {error}") from None
+
+
+ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
+    each.__name__: each
+    for each in (
+        pause_subscription,
+        resume_subscription,
+        pause_queue,
+        resume_queue,
+        pause_lane,
+        resume_lane,
+        pause_schedule,
+        resume_schedule,
+        pause_pipeline,
+        resume_pipeline,
+        run_pipeline,
+        cancel_pipeline,
+        tick,
+        publish,
+        cancel,
+        requeue,
+        purge,
+        seek,
+        free_worker,
+    )
+}
+QUESTIONS: Final[dict[str, Callable[[Call], Awaitable[Question]]]] = {
+    "cancel_pipeline": ask_cancel_pipeline,
+    "cancel": ask_cancel,
+    "requeue": ask_requeue,
+    "purge": ask_purge,
+    "seek": ask_seek,
+    "free_worker": ask_free_worker,
+}
+
+
+async def ask(desk: Desk, request: Request) -> Response:
+    """The question before an act, with the count."""
+    verb = str(request.path_params["verb"])
+    if verb not in QUESTIONS:
+        raise HTTPException(404)
+    given = request.query_params
+    async with desk.database.reading() as connection:
+        question = await QUESTIONS[verb](Call(desk.database.client, connection, given, desk.hidden))
+    return desk.page(request, "ask.html", verb=verb, question=question, back=_back(request, given))
+
+
+async def do(desk: Desk, request: Request) -> Response:
+    """An act; then the page that it was asked on says what it did."""
+    verb = str(request.path_params["verb"])
+    if verb not in ACTS:
+        raise HTTPException(404)
+    form = await request.form()
+    async with desk.database.changing(request.state.person.name) as connection:
+        said = await ACTS[verb](Call(desk.database.client, connection, form, desk.hidden))
+    desk.database.forget()
+    back = _back(request, form)
+    return RedirectResponse(f"{back}{'&' if '?' in back else '?'}{asking(said=said)}", 303)
+
+
+def _back(request: Request, given: QueryParams | FormData) -> str:
+    """The page of ours that it was asked on, without what it said before."""
+    root = root_of(request)
+    back = str(given.get("back", ""))
+    parts = urlsplit(back)
+    ours = parts.path.startswith(f"{root}/") and not back.startswith("//") and "\\" not in back
+    if not ours or parts.scheme or parts.netloc:
+        return f"{root}/"
+    kept = "&".join(each for each in parts.query.split("&") if each and not each.startswith("said="))
+    return f"{parts.path}?{kept}" if kept else parts.path

@@ -1,0 +1,151 @@
+"""What the dashboard asks the database: bounded, read-only, and once for all who look at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+
+from trunq.client._async import AsyncClient
+from trunq.connection.backoff import first_line
+
+CONNECTIONS: Final = 4
+"""At the same time, whoever looks."""
+STATEMENT_WITHIN: Final = "3s"
+PATIENT_WITHIN: Final = "20s"
+"""For the one question that looks at all queues: a page does not wait for it, and has its answer later."""
+LOCK_WITHIN: Final = "1s"
+ANSWER_WITHIN: Final = 3.5
+"""Seconds that a page waits."""
+FRESH_FOR: Final = 1.0
+"""Seconds for which an answer is given to others who ask the same."""
+KEPT: Final = 500
+"""Answers that are kept, to be shown when the next one does not come."""
+
+# By set_config, in one statement for all of them: a pooler passes no options of a connection on.
+_BOUNDS: Final = """
+select set_config('transaction_read_only', %s, true), set_config('statement_timeout', %s, true),
+  set_config('lock_timeout', %s, true), set_config('trunq.who', %s, true), trunq.clock()
+"""
+
+T = TypeVar("T")
+Ask = Callable[[AsyncConnection[Any]], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel(Generic[T]):
+    """An answer; with `why`, the last one there was (None: there was none), and why no newer came."""
+
+    rows: T | None
+    why: str | None = None
+    age: float = 0.0
+
+
+class Database:
+    """The client of the dashboard, with bounds."""
+
+    def __init__(self, client: AsyncClient, *, is_read_only: bool) -> None:
+        self.client, self.is_read_only = client, is_read_only
+        self._ahead = timedelta(0)
+        """How far the clock of the database is ahead of ours."""
+        self._changed_at = 0.0
+        self._known: OrderedDict[object, tuple[float, Any]] = OrderedDict()
+        self._asking: dict[object, asyncio.Task[Any]] = {}
+
+    @property
+    def now(self) -> datetime:
+        """The time of the database, as of the last answer."""
+        return datetime.now(UTC) + self._ahead
+
+    @asynccontextmanager
+    async def reading(self, within: str = STATEMENT_WITHIN) -> AsyncIterator[AsyncConnection[Any]]:
+        """A transaction that Postgres lets change nothing."""
+        async with self.client.transaction() as connection:
+            bound = await connection.execute(_BOUNDS, ("on", within, LOCK_WITHIN, ""))
+            row = await bound.fetchone()
+            assert row is not None
+            self._ahead = row[-1] - datetime.now(UTC)
+            yield connection
+
+    @asynccontextmanager
+    async def changing(self, who: str) -> AsyncIterator[AsyncConnection[Any]]:
+        """A transaction for a change that somebody makes. A dashboard that is read-only has none."""
+        async with self.client.transaction() as connection:
+            refused = "on" if self.is_read_only else "off"
+            # 10,000 messages that are requeued take longer than a look may.
+            await connection.execute(_BOUNDS, (refused, "60s", LOCK_WITHIN, who))
+            yield connection
+
+    async def panel(
+        self, key: object, ask: Ask[T], fresh_for: float = FRESH_FOR, within: str = STATEMENT_WITHIN
+    ) -> Panel[T]:
+        """The answer to a question: a new one, or the one that somebody got `fresh_for` seconds ago, or, with
+        the reason, the last one there was.
+
+        Raises what the functions refuse, such as QueueNotFound.
+        """
+        known = self._known.get(key)
+        if known is not None and known[0] > max(self._changed_at, time.monotonic() - fresh_for):
+            return Panel(known[1])
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                rows: T = await self._ask_once(key, ask, within)
+        except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege, TimeoutError) as error:
+            if known is None:
+                return Panel(None, _why(error))
+            return Panel(known[1], _why(error), time.monotonic() - known[0])
+        return Panel(rows)
+
+    def forget(self) -> None:
+        """Have all be asked anew: something was changed. What there was stays, in case no answer comes."""
+        self._changed_at = time.monotonic()
+        self._asking.clear()
+
+    async def _ask_once(self, key: object, ask: Ask[T], within: str) -> T:
+        """Whoever asks while another waits for the same answer waits for that one."""
+        task = self._asking.get(key)
+        # A mounted application may be called on another event loop than before.
+        if task is None or task.get_loop() is not asyncio.get_running_loop():
+            task = self._asking[key] = asyncio.create_task(self._ask(key, ask, within))
+            task.add_done_callback(lambda done: self._forget(key, done))
+        # A browser that goes away takes no answer from the others.
+        answer: T = await asyncio.shield(task)
+        return answer
+
+    def _forget(self, key: object, done: asyncio.Task[Any]) -> None:
+        if self._asking.get(key) is done:
+            del self._asking[key]
+        if not done.cancelled():
+            done.exception()
+
+    async def _ask(self, key: object, ask: Ask[T], within: str) -> T:
+        asked_at = time.monotonic()
+        async with self.reading(within) as connection:
+            rows = await ask(connection)
+        self._known[key] = (asked_at, rows)
+        self._known.move_to_end(key)
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return rows
+
+
+def _why(error: BaseException) -> str:
+    match error:
+        case psycopg.errors.QueryCanceled():
+            return f"the database did not answer within {STATEMENT_WITHIN.removesuffix('s')} s"
+        case TimeoutError():
+            return "the database is still looking"
+        case psycopg.errors.LockNotAvailable():
+            return "somebody holds a lock that this look waits for"
+        case psycopg.errors.InsufficientPrivilege():
+            return f"this role may not look: {first_line(error)}"
+        case _:
+            return f"the database is away: {first_line(error)}"

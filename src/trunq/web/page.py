@@ -1,0 +1,236 @@
+"""How a page becomes HTML: templates, what they may call, and what is hidden."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import FormData, QueryParams
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from trunq import display
+from trunq.errors import InvalidArgument
+from trunq.web import figure
+from trunq.web.database import Database, Panel
+from trunq.web.guard import path_of, root_of
+from trunq.word import State
+
+HERE: Final = Path(__file__).parent
+HIDEABLE: Final = ("payload", "headers", "error")
+HIDDEN: Final = "(hidden here)"
+
+MARKS: Final = {
+    "success": ("✓", "good"),
+    "done": ("✓", "good"),
+    "ready": ("○", "calm"),
+    "leased": ("▶", "busy"),
+    "running": ("▶", "busy"),
+    "scheduled": ("◷", "calm"),
+    "retrying": ("↻", "warn"),
+    "released": ("↺", "calm"),
+    "parked": ("‖", "calm"),
+    "paused": ("‖", "warn"),
+    "failed": ("✕", "bad"),
+    "timed_out": ("✕", "bad"),
+    "rejected": ("✕", "bad"),
+    "lease_expired": ("✕", "bad"),
+    "overdue": ("▲", "warn"),
+    "dead": ("✕", "bad"),
+    "error": ("✕", "bad"),
+    "warning": ("▲", "warn"),
+    "unseen": ("?", "calm"),
+}
+"""The symbol and the colour of a word: never the colour alone."""
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What every page has: the database, and what is not shown."""
+
+    database: Database
+    hidden: frozenset[str]
+    pages: Environment
+
+    def veiled(self, rows: Iterable[Row]) -> list[Row]:
+        """Rows without what is hidden here."""
+        return [self._veil(row) for row in rows]
+
+    def _veil(self, row: Any) -> Any:
+        fields = row._asdict()
+        hidden: dict[str, Any] = {name: HIDDEN for name in self.hidden if fields.get(name) is not None}
+        if "payload" in self.hidden:
+            hidden |= {
+                name: HIDDEN
+                for name in ("result", "state", "example", "content")
+                if not isinstance(fields.get(name), str | None)
+            }
+        if "error" in self.hidden:
+            hidden |= {
+                name: _told(fields[name]) for name in ("attempts", "errors") if _is_list(fields.get(name))
+            }
+        return row._replace(**hidden)
+
+    def page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
+        """A page, or, for one that brings itself up to date, its live part."""
+        is_part = request.headers.get("hx-request") == "true"
+        person = getattr(request.state, "person", None)
+        body = self.pages.get_template(template).render(
+            root=root_of(request),
+            path=path_of(request),
+            here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+            said=request.query_params.get("said"),
+            part=is_part,
+            person=person,
+            may_change=person is not None and person.role == "operator" and not self.database.is_read_only,
+            read_only=self.database.is_read_only,
+            hidden=self.hidden,
+            now=self.database.now,
+            **values,
+        )
+        return HTMLResponse(body, code, headers={"Vary": "HX-Request"})
+
+
+def _told(attempts: list[Any]) -> list[Any]:
+    return [{**each, "error": each.get("error") and HIDDEN} for each in attempts]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def environment() -> Environment:
+    """Where templates come from. Every text is escaped, and a name that is not there is an error."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "ago": figure.ago,
+        "length_of": figure.length,
+        "seconds": figure.seconds,
+        "number": figure.number,
+        "short": figure.short,
+        "size": figure.size,
+        "json": _pretty,
+        "exact": _exact,
+        "first_line": lambda text: str(text or "").partition("\n")[0],
+        "in_path": lambda text: quote(str(text), safe=""),
+        "text": display.text,
+    }
+    made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
+    return made
+
+
+def _pretty(value: Any) -> str:
+    return (
+        value if value == HIDDEN else json.dumps(value, indent=2, ensure_ascii=False, default=display.plain)
+    )
+
+
+def _exact(value: datetime) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def asking(**values: Any) -> str:
+    """A query string of what is given."""
+    return urlencode({name: value for name, value in values.items() if value not in (None, "")})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a list: the name of a field, and how it is shown."""
+
+    name: str
+    kind: str = "text"
+    label: str | None = None
+    link: Callable[[Any], str] | None = None
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        return self.label or display.label(self.name)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it stands at the right."""
+        return self.kind in ("number", "size", "length", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A button: the name of a function, and what it is called with."""
+
+    verb: str
+    label: str
+    values: dict[str, Any]
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A list on a page. `empty` teaches what fills it."""
+
+    title: str
+    panel: Panel[Any]
+    columns: tuple[Column, ...]
+    empty: str
+    command: str = ""
+    acts: Callable[[Any], list[Act]] | None = None
+    note: str = ""
+
+
+Given = QueryParams | FormData
+
+
+def text(given: Given, name: str) -> str | None:
+    """A field that somebody filled in; None: it is empty."""
+    value = given.get(name)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def whole(given: Given, name: str) -> int | None:
+    """A whole number."""
+    value = text(given, name)
+    if value is None:
+        return None
+    if not value.removeprefix("-").isdecimal() or not value.isascii() or len(value) > 19:
+        raise InvalidArgument(f"{name} is a whole number, not {value[:40]}")
+    return int(value)
+
+
+def moment(given: Given, name: str) -> datetime | None:
+    """A time; without a zone it is one of UTC."""
+    value = text(given, name)
+    if value is None:
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidArgument(f"{name} is a time like 2026-03-01T14:30, not {value[:40]}") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+STATES: Final[tuple[State, ...]] = (
+    "ready",
+    "leased",
+    "retrying",
+    "scheduled",
+    "parked",
+    "done",
+    "dead",
+    "outdated",
+    "replaced",
+    "purged",
+)

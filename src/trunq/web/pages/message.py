@@ -1,0 +1,132 @@
+"""Messages of a queue by a filter, the life of one, and a copy of one to publish."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from trunq.record import MessageState
+from trunq.web import figure
+from trunq.web.guard import root_of
+from trunq.web.page import STATES, Desk, asking, text, whole
+
+SHOWN = 50
+SINCE = {"5 min": 300, "1 h": 3600, "24 h": 86_400, "7 d": 604_800}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What the address asks for."""
+
+    subscription: str | None
+    state: str | None
+    kind: str | None
+    key: str | None
+    error: str | None
+    since: str | None
+    before: int | None
+
+    @classmethod
+    def of(cls, request: Request, hidden: frozenset[str]) -> Filter:
+        """From the query string."""
+        given = request.query_params
+        known = {each.name: text(given, each.name) for each in fields(cls) if each.name != "before"}
+        if known["state"] not in STATES:
+            known["state"] = None
+        if known["since"] not in SINCE:
+            known["since"] = None
+        if "error" in hidden:
+            # A filter tells, bit by bit, what it looks at.
+            known["error"] = None
+        return cls(**known, before=whole(given, "before"))
+
+
+async def show_all(desk: Desk, request: Request) -> Response:
+    """A page of messages, newest first."""
+    queue = str(request.path_params["queue"])
+    id = text(request.query_params, "id")
+    if id is not None and id.isdecimal():
+        return RedirectResponse(f"{root_of(request)}/queues/{queue}/messages/{id}", 303)
+    filter = Filter.of(request, desk.hidden)
+    client, panel = desk.database.client, desk.database.panel
+
+    async def readers(connection: Any) -> list[Any]:
+        found = await client.list_subscriptions(queue, connection=connection)
+        return [each for each in found if each.mode == "shared"]
+
+    shared = await panel(("shared", queue), readers, fresh_for=5)
+    names = [each.subscription for each in shared.rows or []]
+    reader = filter.subscription or ("default" if "default" in names or not names else names[0])
+
+    async def ask(connection: Any) -> list[MessageState]:
+        if not names and shared.rows is not None:
+            return []
+        return await client.list_messages(
+            queue,
+            reader,
+            state=filter.state,  # type: ignore[arg-type]  # of STATES
+            limit=SHOWN + 1,
+            before=filter.before,
+            brief="error" in desk.hidden or None,
+            kind=filter.kind,
+            key=filter.key,
+            error=filter.error,
+            newer_than=timedelta(seconds=SINCE[filter.since]) if filter.since else None,
+            connection=connection,
+        )
+
+    found = await panel(("messages", queue, filter), ask)
+    rows = desk.veiled(found.rows or [])
+    older = None
+    if len(rows) > SHOWN:
+        older = "?" + asking(**{**asdict(filter), "before": rows[SHOWN - 1].id})
+    return desk.page(
+        request,
+        "messages.html",
+        queue=queue,
+        reader=reader,
+        names=names,
+        filter=filter,
+        panel=found,
+        rows=rows[:SHOWN],
+        older=older,
+        states=STATES,
+        spans=tuple(SINCE),
+        asdict=asdict,
+    )
+
+
+async def _find(desk: Desk, queue: str, id: int) -> list[MessageState]:
+    client = desk.database.client
+    async with desk.database.reading() as connection:
+        return desk.veiled(await client.show_message(queue, id, connection=connection))
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """The life of a message, for all its subscriptions on one axis of time."""
+    queue, id = str(request.path_params["queue"]), int(request.path_params["id"])
+    rows = await _find(desk, queue, id)
+    now = desk.database.now
+    begin, end = figure.span(rows, now)
+    lives = [(row, figure.bars(row, begin, end, now)) for row in rows]
+    return desk.page(
+        request,
+        "message.html",
+        queue=queue,
+        id=id,
+        first=rows[0] if rows else None,
+        lives=lives,
+        begin=begin,
+        end=end,
+    )
+
+
+async def copy(desk: Desk, request: Request) -> Response:
+    """A form that publishes, filled in with a message when one is named."""
+    queue, id = str(request.path_params["queue"]), whole(request.query_params, "copy")
+    rows = [] if id is None else await _find(desk, queue, id)
+    return desk.page(request, "publish.html", queue=queue, copy=id, row=rows[0] if rows else None)

@@ -1,0 +1,156 @@
+"""Pipelines: how fresh each sink is, its runs, and the rows that broke a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunq.errors import PipelineNotFound
+from trunq.web.database import Panel
+from trunq.web.page import Act, Column, Desk, Section
+
+RUNS = 50
+INSTANCES = 100
+
+
+class _State:
+    """A pipeline, with its state in a word."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+        self.said = (
+            "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._row, name)
+
+
+def _acts(row: Any) -> list[Act]:
+    given = {"pipeline": row.pipeline}
+    verb = "resume" if row.paused else "pause"
+    found = [Act("run_pipeline", "Run now", given), Act(f"{verb}_pipeline", verb.capitalize(), given)]
+    if row.open_run is not None:
+        found.append(Act("cancel_pipeline", "Cancel", given, asks=True))
+    return found
+
+
+COLUMNS = (
+    Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}"),
+    Column("said", "state", "state"),
+    Column("source"),
+    Column("sink"),
+    Column("age", "length", "sink is behind by"),
+    Column("runs", "number"),
+    Column("last_ended_at", "ago", "last run"),
+    Column("next_due", "ago"),
+    Column("quarantined", "number"),
+    Column("error", "error"),
+)
+
+
+async def _listed(desk: Desk) -> Panel[list[_State]]:
+    client = desk.database.client
+
+    async def ask(connection: Any) -> list[_State]:
+        return [_State(row) for row in desk.veiled(await client.list_pipelines(connection=connection))]
+
+    return await desk.database.panel("pipelines", ask)
+
+
+async def show_all(desk: Desk, request: Request) -> Response:
+    """All of them."""
+    return desk.page(
+        request,
+        "listing.html",
+        title="Pipelines",
+        lead="Rows from sources into sinks, each once.",
+        findings=[],
+        sections=[
+            Section(
+                "Pipelines",
+                await _listed(desk),
+                COLUMNS,
+                "There is no pipeline.",
+                "trunq pipeline create orders.toml",
+                acts=_acts,
+            )
+        ],
+    )
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """One, with its runs."""
+    name = str(request.path_params["pipeline"])
+    client, panel = desk.database.client, desk.database.panel
+    listed = await _listed(desk)
+    mine = [row for row in listed.rows or [] if row.pipeline == name]
+    if listed.rows is not None and not mine:
+        raise PipelineNotFound(f"pipeline {name} does not exist")
+
+    async def runs(connection: Any) -> list[Any]:
+        return desk.veiled(await client.list_runs(name, limit=RUNS, connection=connection))
+
+    async def reasons(connection: Any) -> list[Any]:
+        return desk.veiled(await client.count_quarantine(name, connection=connection))
+
+    async def instances(connection: Any) -> list[Any]:
+        return desk.veiled(await client.list_instances(name, INSTANCES, connection=connection))
+
+    return desk.page(
+        request,
+        "listing.html",
+        title=name,
+        lead="",
+        findings=[],
+        sections=[
+            Section("Pipeline", Panel(mine, listed.why, listed.age), COLUMNS[1:], "", acts=_acts),
+            Section(
+                "Runs",
+                await panel(("runs of", name), runs),
+                (
+                    Column("number", "id", "run"),
+                    Column("outcome", "state"),
+                    Column("engine"),
+                    Column("begun_at", "ago"),
+                    Column("ended_at", "ago"),
+                    Column("attempts", "number"),
+                    Column("rows_in", "number"),
+                    Column("rows_out", "number"),
+                    Column("rows_bad", "number"),
+                    Column("bytes_out", "size"),
+                    Column("error", "error"),
+                ),
+                "It has not run yet.",
+                f"trunq pipeline run {name}",
+            ),
+            Section(
+                "Quarantined rows",
+                await panel(("reasons", name), reasons),
+                (
+                    Column("reason"),
+                    Column("quarantined", "number"),
+                    Column("newest_at", "ago"),
+                    Column("example", "json"),
+                ),
+                "No row broke a rule.",
+            ),
+            Section(
+                "Instances",
+                await panel(("instances", name), instances),
+                (
+                    Column("value", "name"),
+                    Column("runs", "number"),
+                    Column("failures", "number"),
+                    Column("failing_since", "ago"),
+                    Column("last_ended_at", "ago", "last run"),
+                    Column("put_off_until", "ago"),
+                    Column("quarantined", "number"),
+                    Column("error", "error"),
+                ),
+                'It has one state for everybody. One for each customer comes with: per = "message.customer"',
+            ),
+        ],
+    )

@@ -1,0 +1,196 @@
+"""Acts call the function of their name, ask where nothing takes them back, and take what was counted."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from starlette.testclient import TestClient
+
+from browsing import OURS, browse, shop
+from calling import call, fetch, new_names
+from engine import Engine
+from trunq.client._async import AsyncClient
+from trunq.web.act import ACTS, QUESTIONS
+
+
+@pytest.fixture
+def orders(session: psycopg.Connection[Any]) -> Engine:
+    name = next(new_names("shop"))
+    return shop(session, name, worker=f"worker of {name}")
+
+
+@pytest.fixture
+def page(orders: Engine, shared_database: str) -> Iterator[TestClient]:
+    with browse(shared_database) as client:
+        yield client
+
+
+def words(body: str) -> str:
+    """The text of a page, as a person reads it."""
+    main = body.partition("<main")[2] or body
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def do(page: TestClient, verb: str, **fields: Any) -> str:
+    """What an act says."""
+    answer = page.post(f"/do/{verb}", data=fields, headers=OURS)
+    if answer.status_code != 303:
+        return words(answer.text)
+    return words(page.get(answer.headers["location"]).text)
+
+
+def asked(page: TestClient, verb: str, **fields: Any) -> tuple[str, dict[str, str]]:
+    """The question, and the fields of its form."""
+    answer = page.get(f"/ask/{verb}", params=fields)
+    assert answer.status_code == 200, answer.text
+    form = answer.text.partition(f'action="/do/{verb}"')[2]
+    found = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
+    return words(answer.text), {name: html.unescape(value) for name, value in found.items()}
+
+
+def bury(orders: Engine, count: int, error: str = "boom") -> list[int]:
+    """So many messages that died."""
+    ids = orders.publish(count)
+    while held := orders.lease(count + 10):
+        orders.answer("reject", held, errors=[error] * len(held.ids))
+    return ids
+
+
+def test_each_act_has_the_name_of_a_method_of_the_client() -> None:
+    assert [name for name in ACTS if not hasattr(AsyncClient, name)] == []
+    assert QUESTIONS.keys() <= ACTS.keys()
+
+
+def test_what_is_paused_here_is_resumed_here(orders: Engine, page: TestClient) -> None:
+    reader = {"queue": orders.queue, "subscription": "default"}
+    assert f"{orders.queue}/default is paused" in do(page, "pause_subscription", **reader)
+    assert orders.status().paused
+    assert "goes on" in do(page, "resume_subscription", **reader)
+    assert not orders.status().paused
+    assert f"All of {orders.queue} is paused until 2999" in do(
+        page, "pause_queue", queue=orders.queue, until="2999-01-01"
+    )
+    assert "goes on" in do(page, "resume_queue", queue=orders.queue)
+
+
+def test_schedules_lanes_and_ticks(orders: Engine, page: TestClient) -> None:
+    connection = orders.connection
+    call(
+        connection,
+        "create_schedule",
+        schedule=f"of_{orders.queue}",
+        queue=orders.queue,
+        every="1 hour",
+        payload={"n": 1},
+    )
+    assert " is paused" in do(page, "pause_schedule", schedule=f"of_{orders.queue}")
+    assert "paused" in page.get("/schedules").text
+    assert "goes on" in do(page, "resume_schedule", schedule=f"of_{orders.queue}")
+    lanes = Engine(connection, next(new_names("tenants"))).create(lanes="key")
+    lanes.run("insert into {log} (key, payload) values ('acme', '1')")
+    assert "Lane acme is paused" in do(
+        page, "pause_lane", queue=lanes.queue, subscription="default", lane="acme"
+    )
+    assert "goes on" in do(page, "resume_lane", queue=lanes.queue, subscription="default", lane="acme")
+    before = fetch(connection, "select max(tick_id) from trunq.list_ticks(%s)", orders.queue)
+    assert f"Tick {before + 1} is cut" in do(page, "tick", queue=orders.queue)
+
+
+def test_a_copy_is_published_with_what_the_form_says(orders: Engine, page: TestClient) -> None:
+    said = do(
+        page,
+        "publish",
+        queue=orders.queue,
+        payload='{"order": 9}',
+        kind="copied",
+        key="k",
+        headers='{"h": 1}',
+    )
+    (id,) = re.findall(r"Message (\d+) is published", said)
+    row = orders.message(int(id))
+    assert (row.kind, row.key, row.payload, row.headers) == ("copied", "k", {"order": 9}, {"h": 1})
+    assert "The payload is no JSON" in do(page, "publish", queue=orders.queue, payload="{")
+    assert "cannot be copied" in do(page, "publish", queue=orders.queue, payload='"(hidden here)"')
+
+
+def test_a_message_is_cancelled_after_a_question(orders: Engine, page: TestClient) -> None:
+    (ready,) = orders.listed(state="ready")
+    question, fields = asked(page, "cancel", queue=orders.queue, id=ready)
+    assert f"Cancel message {ready} of {orders.queue}?" in question
+    assert orders.state(ready) == "ready"
+    assert "it was ready" in do(page, "cancel", **fields)
+    assert ready not in orders.drain()
+
+
+def test_a_requeue_takes_what_was_counted_and_nothing_that_died_since(
+    orders: Engine, page: TestClient
+) -> None:
+    bury(orders, 5)
+    question, fields = asked(page, "requeue", queue=orders.queue, error="boom")
+    assert f"Requeue 6 dead messages of {orders.queue} with error boom?" in question
+    (late, *_) = bury(orders, 1)
+    assert f"6 messages of {orders.queue} requeued" in do(page, "requeue", **fields)
+    assert orders.state(late) == "dead"
+    # The one that died of something else.
+    assert len(orders.listed(state="dead")) == 2
+
+
+def test_one_dead_message_is_requeued_from_its_page(orders: Engine, page: TestClient) -> None:
+    bury(orders, 3)
+    (id, *_) = orders.listed(state="dead")
+    question, fields = asked(page, "requeue", queue=orders.queue, id=id)
+    assert f"Requeue 1 dead message of {orders.queue}?" in question
+    assert f"1 message of {orders.queue} requeued" in do(page, "requeue", **fields)
+    assert orders.state(id) == "ready"
+
+
+def test_a_purge_of_a_thousand_wants_the_name_of_the_queue(orders: Engine, page: TestClient) -> None:
+    bury(orders, 1100)
+    question, fields = asked(page, "purge", queue=orders.queue, error="boom")
+    assert f"Type {orders.queue} to go on" in question
+    assert "nothing was purged" in do(page, "purge", **fields).lower()
+    assert len(orders.listed(state="dead", limit=2000)) == 1102
+    assert f"1,101 messages of {orders.queue} purged" in do(page, "purge", **fields, typed=orders.queue)
+    assert len(orders.listed(state="dead", limit=2000)) == 1
+
+
+def test_a_purge_of_few_asks_and_needs_no_typing(orders: Engine, page: TestClient) -> None:
+    question, fields = asked(page, "purge", queue=orders.queue)
+    assert f"Purge 1 dead message of {orders.queue}? Nothing brings them back." in question
+    assert "Type" not in question
+    assert f"1 message of {orders.queue} purged" in do(page, "purge", **fields)
+
+
+def test_a_seek_says_what_comes_again_before_it_moves(orders: Engine, page: TestClient) -> None:
+    connection = orders.connection
+    orders.publish(500)
+    orders.ask("tick", force=True)
+    call(connection, "seek", queue=orders.queue, subscription="ledger", start="latest")
+    question, fields = asked(page, "seek", queue=orders.queue, subscription="ledger", start="earliest")
+    assert re.search(r"About 5\d\d messages will be handed out again", question)
+    assert f"{orders.queue}/ledger stands at tick" in do(page, "seek", **fields)
+    (stream,) = call(connection, "list_streams", queue=orders.queue)
+    assert stream.position_tick_id == stream.first_tick_id
+    refused = page.get("/ask/seek", params={"queue": orders.queue, "subscription": "ledger"})
+    assert (refused.status_code, "where to" in refused.text) == (400, True)
+
+
+def test_the_leases_of_a_worker_that_is_gone_end(orders: Engine, page: TestClient) -> None:
+    question, fields = asked(page, "free_worker", worker=f"worker of {orders.queue}")
+    assert "It holds 1 message, which others get at once" in question
+    assert f"1 lease of worker of {orders.queue} ended" in do(page, "free_worker", **fields)
+    assert orders.listed(state="leased") == []
+
+
+def test_what_the_database_refuses_is_said_and_changes_nothing(orders: Engine, page: TestClient) -> None:
+    answer = page.post("/do/pause_queue", data={"queue": "nothing"}, headers=OURS)
+    assert (answer.status_code, "nothing" in answer.text) == (404, True)
+    answer = page.post("/do/cancel", data={"queue": orders.queue, "id": "7; drop"}, headers=OURS)
+    assert (answer.status_code, "whole number" in answer.text) == (400, True)
+    assert page.post("/do/drop_queue", data={"queue": orders.queue}, headers=OURS).status_code == 404
+    assert page.get("/do/purge", params={"queue": orders.queue}).status_code == 405

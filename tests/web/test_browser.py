@@ -1,0 +1,228 @@
+"""A real browser: pages bring themselves up to date, are reached by keys, and say nothing on the console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from browsing import serve, shop
+from calling import call, new_names
+from engine import Engine
+from trunq.web import app
+
+CHROMIUM = Path("/usr/bin/chromium")
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "web.png"
+MILLISECONDS = 120_000
+PREFIX = "/ops/trunq"
+
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM.exists(), reason="needs a browser: apt-get install --no-install-recommends chromium"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def orders(session: psycopg.Connection[Any]) -> Engine:
+    return shop(session, next(new_names("shop")))
+
+
+@pytest.fixture
+def address(orders: Engine, shared_database: str) -> Iterator[str]:
+    """Below a prefix of another application, as many have it."""
+    inner = app(shared_database)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await inner.state.close()
+
+    with serve(Starlette(routes=[Mount(PREFIX, inner)], lifespan=lifespan)) as served:
+        yield f"{served}{PREFIX}"
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    options: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, **getattr(request, "param", {})}
+    context = browser.new_context(reduced_motion="reduce", **options)
+    context.set_default_timeout(MILLISECONDS)
+    opened, said = context.new_page(), list[str]()
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("response", lambda got: said.append(f"{got.status} {got.url}") if got.status >= 400 else None)
+    yield opened
+    context.close()
+    assert said == []
+
+
+def is_live(response: Any) -> bool:
+    return response.request.headers.get("hx-request") == "true"
+
+
+def test_a_page_lives_and_leaves_the_focus_where_it_is(orders: Engine, address: str, page: Page) -> None:
+    page.goto(f"{address}/queues/{orders.queue}/messages?state=ready")
+    rows = page.locator("#live tbody tr")
+    expect(rows).to_have_count(1)
+    link = rows.get_by_role("link").first
+    name = link.inner_text()
+    link.focus()
+    page.locator("input[name=kind]").evaluate("field => { field.value = 'half a wo' }")
+    orders.publish(2)
+    expect(rows).to_have_count(3, timeout=MILLISECONDS)
+    with page.expect_response(is_live):
+        pass
+    expect(page.get_by_role("link", name=name, exact=True)).to_be_focused()
+    assert page.locator("input[name=kind]").input_value() == "half a wo"
+    assert page.locator("#live").count() == 1
+
+
+@pytest.mark.parametrize(
+    "page",
+    [{"color_scheme": "light"}, {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}}],
+    indirect=True,
+    ids=["light", "dark-phone"],
+)
+def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
+    orders: Engine, address: str, page: Page
+) -> None:
+    (dead,) = orders.listed(state="dead")
+    queue = f"/queues/{orders.queue}"
+    paths = ["/", "/workers", "/streams", queue, f"{queue}/subscriptions/ledger", f"{queue}/messages"]
+    paths += [
+        f"{queue}/messages/{dead}",
+        f"{queue}/dead",
+        f"{queue}/publish",
+        f"/ask/purge?queue={orders.queue}",
+    ]
+    for path in paths:
+        page.goto(f"{address}{path}")
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_script_in_every_text_of_a_message_does_nothing(
+    session: psycopg.Connection[Any], address: str, page: Page
+) -> None:
+    evil = "<script>alert(1)</script>'\"><img src=x onerror=alert(1)>"
+    work = Engine(session, next(new_names("hostile"))).create()
+    content = psycopg.types.json.Jsonb({evil: evil})
+    work.run(
+        "insert into {log} (kind, key, payload, headers) values (%s, %s, %s, %s)",
+        evil,
+        evil,
+        content,
+        content,
+    )
+    held = work.lease(1, worker=evil)
+    work.answer("reject", held, errors=[evil])
+    asked = list[str]()
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    for path in (f"messages/{held.ids[0]}", "messages", "dead", f"publish?copy={held.ids[0]}", ""):
+        page.goto(f"{address}/queues/{work.queue}/{path}".rstrip("/"))
+        expect(page.locator("main")).to_be_visible()
+        if not path.startswith("publish"):
+            with page.expect_response(is_live):
+                pass
+    assert asked == []
+
+
+def test_dead_messages_are_requeued_by_keys_alone(orders: Engine, address: str, page: Page) -> None:
+    page.goto(f"{address}/queues/{orders.queue}/dead")
+    (dead,) = orders.listed(state="dead")
+    page.keyboard.press("/")
+    expect(page.locator("input[name=subscription]")).to_be_focused()
+    page.keyboard.type("default")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/dead?subscription=default**")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name=str(dead), exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/messages/{dead}")
+    page.get_by_role("button", name="Requeue").press("Enter")
+    page.wait_for_url("**/ask/requeue**")
+    button = page.get_by_role("button", name="Requeue 1 message")
+    for _ in range(30):
+        if button.evaluate("it => it === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").first).to_contain_text("1 message of")
+    assert orders.state(dead) == "ready"
+
+
+def test_a_form_of_another_site_changes_nothing(orders: Engine, address: str, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(MILLISECONDS)
+    form = (
+        f'<form method="post" action="{address}/do/pause_queue">'
+        f'<input name="queue" value="{orders.queue}"><button>Win</button></form>'
+    )
+    page.route("http://evil.test/", lambda route: route.fulfill(content_type="text/html", body=form))
+    page.goto("http://evil.test/")
+    with page.expect_navigation():
+        page.get_by_role("button").click()
+    expect(page.locator("body")).to_contain_text("another site")
+    assert not orders.status().paused
+    context.close()
+
+
+@pytest.mark.parametrize("page", [{"java_script_enabled": False}], indirect=True, ids=["no-script"])
+def test_it_works_without_javascript_but_for_being_live(orders: Engine, address: str, page: Page) -> None:
+    page.goto(f"{address}/queues/{orders.queue}")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("status").first).to_contain_text("is paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status").first).to_contain_text("goes on")
+
+
+def test_a_database_that_is_away_and_comes_back_is_said(
+    orders: Engine, address: str, page: Page, open_session: Any
+) -> None:
+    other = open_session(autocommit=False)
+    page.goto(f"{address}/queues/{orders.queue}/dead")
+    expect(page.locator("#live")).to_contain_text("KeyError")
+    other.execute("lock table trunq.dead in access exclusive mode")
+    expect(page.locator("#live")).to_contain_text("Figures of", timeout=MILLISECONDS)
+    expect(page.locator("#live")).to_contain_text("KeyError")
+    other.rollback()
+    expect(page.locator("#live")).not_to_contain_text("Figures of", timeout=MILLISECONDS)
+
+
+def test_the_picture_of_the_docs_shows_a_queue_in_trouble(
+    connection: psycopg.Connection[Any], database: str, page: Page, tmp_path: Path
+) -> None:
+    connection.execute("select trunq.elect('leader of the picture', '1 hour')")
+    for name, count in (("orders", 42), ("mail", 7), ("invoices", 0)):
+        work = Engine(connection, name).create()
+        work.publish(count + 20)
+        held = work.lease(20, worker=f"{name}-1")
+        work.ack(held, held.ids[:12])
+        if name == "mail":
+            work.answer("reject", held, held.ids[12:15], errors=["KeyError: 'address'"] * 3)
+    call(connection, "pause_queue", queue="invoices")
+    with serve(app(database)) as served:
+        page.set_viewport_size({"width": 1200, "height": 560})
+        page.goto(f"{served}/")
+        expect(page.get_by_role("row", name=re.compile("mail/default"))).to_contain_text("✕ 3")
+        picture = tmp_path / PICTURE.name
+        page.screenshot(path=picture)
+    assert picture.stat().st_size > 10_000
+    assert PICTURE.exists(), f"copy {picture} to docs/pictures"

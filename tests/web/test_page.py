@@ -1,0 +1,218 @@
+"""Every page shows what the functions say, in the words of people, and hides what is to be hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from starlette.testclient import TestClient
+
+from browsing import browse, shop
+from calling import call, new_names
+from conftest import Connect
+from engine import Engine
+from trunq.web.pages import PAGES
+
+EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def orders(session: psycopg.Connection[Any]) -> Engine:
+    return shop(session, next(new_names("shop")))
+
+
+@pytest.fixture
+def page(orders: Engine, shared_database: str) -> Iterator[TestClient]:
+    with browse(shared_database) as client:
+        yield client
+
+
+def seen(client: TestClient, path: str, code: int = 200) -> str:
+    """The text of a page, as a person reads it."""
+    answer = client.get(path)
+    assert answer.status_code == code, answer.text
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
+
+
+def test_the_overview_says_what_is_wrong_before_it_shows_figures(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    shop(connection)
+    with browse(database) as client:
+        text = seen(client, "/")
+    assert "to look at" in text
+    assert text.index("leader") < text.index("Subscriptions")
+    assert re.search(r"orders / default 1 quiet", text)
+
+
+def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
+    orders: Engine, page: TestClient
+) -> None:
+    empty = next(new_names("empty"))
+    call(orders.connection, "create_queue", queue=empty)
+    names = {"queue": empty, "subscription": "default"}
+    for path, _ in PAGES:
+        if "{" not in path or set(re.findall(r"{([\w:]+)}", path)) <= names.keys():
+            text = seen(page, path.format_map(names))
+            assert "Nothing to show" not in text, text
+    assert f"trunq publish {empty}" in seen(page, f"/queues/{empty}/messages")
+    assert "trunq schedule create" in seen(page, "/schedules")
+    assert "trunq pipeline create" in seen(page, "/pipelines")
+    assert "--mode exclusive" in seen(page, f"/queues/{empty}/stream")
+    assert "trunq queue create mail --lanes key" in seen(page, f"/queues/{empty}/lanes")
+
+
+def test_a_database_without_a_queue_says_how_to_make_one(database: str) -> None:
+    with browse(database) as client:
+        assert "trunq queue create orders" in seen(client, "/")
+
+
+def test_messages_are_filtered_by_what_the_address_says(orders: Engine, page: TestClient) -> None:
+    assert seen(page, f"/queues/{orders.queue}/messages").count("ada") == 4
+    assert seen(page, f"/queues/{orders.queue}/messages?state=dead").count("ada") == 1
+    assert seen(page, f"/queues/{orders.queue}/messages?kind=paid&state=ready").count("ada") == 1
+    assert "KeyError" in seen(page, f"/queues/{orders.queue}/messages?error=iban")
+    assert "No message is parked" in seen(page, f"/queues/{orders.queue}/messages?state=parked")
+    assert (
+        page.get(f"/queues/{orders.queue}/messages?id=7").headers["location"]
+        == f"/queues/{orders.queue}/messages/7"
+    )
+
+
+def test_pages_of_messages_lead_to_older_ones(orders: Engine, page: TestClient) -> None:
+    orders.publish(120)
+    seen_ids: list[str] = []
+    to = "?state=ready"
+    while to:
+        body = page.get(f"/queues/{orders.queue}/messages{to}").text
+        seen_ids += re.findall(r'/messages/(\d+)"', body)
+        older = re.search(r'rel="next" href="([^"]*)"', body)
+        to = html.unescape(older[1]) if older else ""
+    assert len(seen_ids) == len(set(seen_ids)) == 121
+
+
+def test_the_life_of_a_message_is_told_attempt_by_attempt(orders: Engine, page: TestClient) -> None:
+    (dead,) = orders.listed(state="dead")
+    text = seen(page, f"/queues/{orders.queue}/messages/{dead}")
+    assert re.search(r"waited \S+ for a worker", text)
+    assert re.search(r"attempt 1: rejected by w, \S+ · KeyError: 'iban'", text)
+    assert '"total": 42' in text
+    assert '"trace": "4bf9"' in text
+    (ready,) = orders.listed(state="ready")
+    assert "waits for a worker" in seen(page, f"/queues/{orders.queue}/messages/{ready}")
+    (leased,) = orders.listed(state="leased")
+    assert "attempt 1: running by w" in seen(page, f"/queues/{orders.queue}/messages/{leased}")
+
+
+def test_what_is_not_there_is_said_with_the_way_back(orders: Engine, page: TestClient) -> None:
+    assert "no queue" in seen(page, "/queues/nothing", 404).lower()
+    assert "nobody" in seen(page, f"/queues/{orders.queue}/subscriptions/nobody", 404)
+    assert "999999" in seen(page, f"/queues/{orders.queue}/messages/999999", 404)
+    assert "no such page" in seen(page, "/nothing", 404)
+    assert "Before is a whole number" in seen(page, f"/queues/{orders.queue}/messages?before=x", 400)
+
+
+def test_every_text_of_a_message_is_shown_as_text(
+    session: psycopg.Connection[Any], shared_database: str
+) -> None:
+    work = Engine(session, next(new_names("hostile"))).create()
+    work.run(
+        "insert into {log} (kind, key, payload, headers) values (%s, %s, %s, %s)",
+        EVIL,
+        EVIL,
+        psycopg.types.json.Jsonb({EVIL: EVIL}),
+        psycopg.types.json.Jsonb({EVIL: EVIL}),
+    )
+    held = work.lease(1, worker=EVIL)
+    work.answer("reject", held, errors=[EVIL])
+    paths = [
+        f"/queues/{work.queue}/messages/{held.ids[0]}",
+        f"/queues/{work.queue}/publish?copy={held.ids[0]}",
+        f"/queues/{work.queue}/messages",
+        f"/queues/{work.queue}/dead",
+        f"/queues/{work.queue}",
+        "/workers",
+        f"/?said={EVIL}",
+        f"/?find={EVIL}",
+    ]
+    with browse(shared_database) as client:
+        for path in paths:
+            body = client.get(path).text
+            assert "<script>alert" not in body, path
+            assert "<img src=x" not in body, path
+        assert html.escape("<script>alert(1)") in client.get(paths[0]).text
+
+
+def test_what_is_hidden_is_on_no_page_and_answers_no_filter(orders: Engine, shared_database: str) -> None:
+    (dead,) = orders.listed(state="dead")
+    with browse(shared_database, hide=("payload", "headers", "error")) as client:
+        for path in (
+            f"/queues/{orders.queue}/messages/{dead}",
+            f"/queues/{orders.queue}/publish?copy={dead}",
+            f"/queues/{orders.queue}/messages",
+            f"/queues/{orders.queue}/dead",
+        ):
+            text = seen(client, path)
+            assert not any(word in text for word in ("iban", "total", "4bf9")), path
+        # A filter that is not applied finds as much as none.
+        assert seen(client, f"/queues/{orders.queue}/messages?error=nothing").count("ada") == 4
+        assert "1 dead" in seen(client, f"/queues/{orders.queue}/dead?error=nothing")
+
+
+def test_a_look_that_is_cut_leaves_the_old_figures_and_says_why(
+    orders: Engine, page: TestClient, open_session: Connect
+) -> None:
+    assert "Figures of" not in seen(page, f"/queues/{orders.queue}/dead")
+    page.app.state.database.forget()  # type: ignore[attr-defined]
+    other = open_session(autocommit=False)
+    other.execute("lock table trunq.dead in access exclusive mode")
+    text = seen(page, f"/queues/{orders.queue}/dead")
+    assert "somebody holds a lock that this look waits for" in text
+    assert "Figures of" in text
+    assert "KeyError" in text
+    # The rest lives.
+    assert "Settings" in seen(page, "/workers") or "Duties of the leader" in seen(page, "/workers")
+    other.rollback()
+    assert "Figures of" not in seen(page, f"/queues/{orders.queue}/dead")
+
+
+def test_pages_change_nothing_and_take_four_connections_at_most(
+    page: TestClient, session: psycopg.Connection[Any]
+) -> None:
+    database = page.app.state.database  # type: ignore[attr-defined]
+
+    async def change() -> None:
+        async with database.reading() as reading:
+            await reading.execute("delete from trunq.dead")
+
+    assert page.portal is not None
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        page.portal.call(change)
+    many = session.execute(
+        "select count(*), max(application_name) from pg_stat_activity where application_name = 'trunq web'"
+        " and datname = current_database()"
+    ).fetchone()
+    assert many is not None
+    assert 1 <= many[0] <= 4
+
+
+def test_who_asks_while_another_waits_gets_the_same_answer(orders: Engine, page: TestClient) -> None:
+    database, asked = page.app.state.database, []  # type: ignore[attr-defined]
+
+    async def question(connection: psycopg.AsyncConnection[Any]) -> int:
+        asked.append(1)
+        await connection.execute("select pg_sleep(0.1)")
+        return 7
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*(database.panel("question", question) for _ in range(10)))
+
+    assert page.portal is not None
+    assert {panel.rows for panel in page.portal.call(all_at_once)} == {7}
+    assert len(asked) == 1
