@@ -2,7 +2,7 @@
 the Python process of a task.
 
 A push takes a share of it: a task of a sink for each way to commit and of each source, the runner at one
-point of two of these sinks, and the Java process alone of one. TRUNQ_KILLS, or TRUNQ_TEST_ALL, takes each
+point of a lake, and the Java process alone of a table. TRUNQ_KILLS, or TRUNQ_TEST_ALL, takes each
 source and sink with each, and each point.
 """
 
@@ -64,7 +64,7 @@ def test_a_task_is_killed_while_it_stages(bench: Bench, kind: str, tmp_path: Pat
     moving.check_leftovers()
 
 
-@pytest.mark.parametrize("kind", CHOSEN if EVERY else FIRST[:2])
+@pytest.mark.parametrize("kind", CHOSEN if EVERY else ["delta"])
 def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind, engine="spark")
     points = [*OF_COMMIT, *(["taken"] if "delta" in kind else [])]
@@ -75,7 +75,7 @@ def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> No
     moving.check_leftovers()
 
 
-@pytest.mark.parametrize("kind", CHOSEN if EVERY else FIRST[:1])
+@pytest.mark.parametrize("kind", CHOSEN if EVERY else ["append"])
 def test_the_java_process_is_killed_while_a_task_stages(bench: Bench, kind: str, tmp_path: Path) -> None:
     moving = Moving(bench, kind, **STRUCK)
     round, message = moving.ask(strike(tmp_path, "java"))
