@@ -11,9 +11,14 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_now timestamptz := trunq.clock();
-  v_last timestamptz := trunq._last_sampled(v_now);
-  v_id integer := case when p_queue is not null then (trunq._find_queue(p_queue)).queue_id end;
+  v_last timestamptz;
+  v_id integer;
 begin
+  -- Not above: what is declared runs before the door.
+  v_last := trunq._last_sampled(v_now);
+  if p_queue is not null then
+    v_id := (trunq._find_queue(p_queue)).queue_id;
+  end if;
   return query
     select q.name, s.subscription, n.looked_at, n.mode, n.published, n.ready, n.leased, n.delayed, n.dead, n.parked, n.workers, n.done_last_minute,
       v_now - n.oldest_ready_at, v_now - n.oldest_dead_at, n.pending, v_now - n.pending_since, n.answered, n.answers,
