@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import os
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,6 +70,11 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     yield opened
     context.close()
     assert said == []
+
+
+def size_of(picture: Path) -> tuple[int, int]:
+    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+    return width, height
 
 
 def is_live(response: Any) -> bool:
@@ -221,8 +227,10 @@ def test_the_picture_of_the_docs_shows_a_queue_in_trouble(
     with serve(app(database)) as served:
         page.set_viewport_size({"width": 1200, "height": 560})
         page.goto(f"{served}/")
-        expect(page.get_by_role("row", name=re.compile("mail/default"))).to_contain_text("✕ 3")
+        expect(page.locator("#of-mail-default")).to_contain_text("✕ 3")
         picture = tmp_path / PICTURE.name
         page.screenshot(path=picture)
-    assert picture.stat().st_size > 10_000
-    assert PICTURE.exists(), f"copy {picture} to docs/pictures"
+    if os.environ.get("TRUNQ_PICTURES"):
+        PICTURE.write_bytes(picture.read_bytes())
+    # Fonts differ from machine to machine: of the same size, and drawn.
+    assert size_of(PICTURE) == size_of(picture) == (1200, 560)
