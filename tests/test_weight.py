@@ -96,9 +96,10 @@ EXTRAS = {
     "web": r"web(?!hook)",
     "webhook": "webhook",
     "pipeline": (
-        "pipeline(?!.(work|engine|jdbc|(source|sink).jdbc|lineage.event|storage.(objects|sftp)))|arrow.delta"
+        r"pipeline(?!.(work|engine|jdbc|(source|sink).jdbc|lineage.telling|storage.(objects|sftp)))"
+        "|arrow.delta"
     ),
-    "pipeline,spark": "pipeline(?!.lineage.event|.storage.(objects|sftp))",
+    "pipeline,spark": "pipeline(?!.lineage.telling|.storage.(objects|sftp))",
     "storage": "pipeline.storage",
     "spark": "spark|worker.executor",
     "sqlalchemy": "connection.bridge.sqlalchemy",

@@ -21,7 +21,6 @@ READS = (
     "list_samples('busy', 'default', '1 day', 288)",
     "sampled_at()",
     "_list_figures()",
-    "_list_figures()",
 )
 
 BUILD = """

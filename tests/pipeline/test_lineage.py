@@ -215,7 +215,7 @@ def test_without_the_package_the_setting_says_what_to_install(
 ) -> None:
     import sys  # noqa: PLC0415
 
-    monkeypatch.delitem(sys.modules, "trunq.pipeline.lineage.event", raising=False)
+    monkeypatch.delitem(sys.modules, "trunq.pipeline.lineage.telling", raising=False)
     monkeypatch.setitem(sys.modules, "openlineage.client.event_v2", None)
     with pytest.raises(Exception, match="lineage needs openlineage") as refused:
         lineage(filled, url="http://127.0.0.1:1")

@@ -3,7 +3,7 @@
 A run never waits for whoever listens: events go through a queue to a thread. What has not been sent when the
 runner ends has a few seconds; what a server that is away misses is gone, and the log says so once.
 
-    event     the events, and where they go (needs `pip install 'trunq[lineage]'`)
+    telling   the events, and where they go (needs `pip install 'trunq[lineage]'`)
     dataset   what sources and sinks are called
 """
 
@@ -24,7 +24,7 @@ from trunq.pipeline.redact import redact
 from trunq.settings import Lineage as Wanted
 
 if TYPE_CHECKING:
-    from trunq.pipeline.lineage.event import Events
+    from trunq.pipeline.lineage.telling import Events
 
 log = logging.getLogger("trunq.pipeline")
 
@@ -50,7 +50,7 @@ class Lineage:
 
     def __init__(self, wanted: Wanted, dsn: str) -> None:
         try:
-            from trunq.pipeline.lineage.event import Events  # noqa: PLC0415  # only where it is asked for
+            from trunq.pipeline.lineage.telling import Events  # noqa: PLC0415  # only where it is asked for
         except ModuleNotFoundError as error:
             raise InvalidArgument(
                 f"lineage needs {error.name}, which is not installed", "pip install 'trunq[lineage]'"
