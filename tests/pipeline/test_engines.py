@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -178,6 +181,37 @@ def test_both_engines_keep_out_the_same_values_that_the_sink_does_not_hold(
         found.append(comparable(outcome(bench, f"by_{way}", made, evolve="quarantine", **parts)))
     assert found[0] == found[1] == found[2]
     assert found[0]["counts"][1] + found[0]["counts"][2] == len(rows)
+
+
+def test_a_lake_gets_the_same_rows_by_both_engines_and_the_same_are_kept_out(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.sql("create table source (n text, d numeric(5,2), more text)")
+    bench.sql(
+        "insert into source values ('1', 1.5, null), ('x', 2, null), ('3', 'NaN', null), ('4', 3, 'y'),"
+        " ('5', 4, null)"
+    )
+    ways: dict[str, dict[str, Any]] = {
+        "process": {"engine": "process"},
+        "tasks": {"engine": "spark"},
+        "frames": {"sql": ["select * from input"]},
+    }
+    evolve = {"types": "quarantine", "columns": "quarantine"}
+    for way, parts in ways.items():
+        path = str(tmp_path / way)
+        kinds = pa.schema([("n", pa.int32()), ("d", pa.decimal128(5, 2))])
+        write_deltalake(path, pa.Table.from_pylist([{"n": 0, "d": Decimal(0)}], kinds))
+        sink = {"format": "delta", "path": path}
+        name = bench.make({**TABLE, "changes": "all"}, sink, evolve=evolve, **parts)
+        done = bench.run(name)
+        assert (done["rows_out"], done["rows_bad"]) == (2, 3), way
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        assert sorted((row["n"], str(row["d"])) for row in rows) == [(0, "0.00"), (1, "1.50"), (5, "4.00")]
+        assert {each.reason for each in bench.client.count_quarantine(name)} == {
+            "n does not fit int32",
+            "d does not fit decimal128(5, 2)",
+            "more is a new column",
+        }
 
 
 def comparable(told: dict[str, Any]) -> dict[str, Any]:

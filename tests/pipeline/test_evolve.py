@@ -143,6 +143,7 @@ def test_what_cannot_be_is_refused_before_anything_runs() -> None:
             "a sink of format 'queue' has no columns: leave widen out",
         ),
         ({"tables": "refuse"}, {"format": "queue", "queue": "q"}, "leave tables out"),
+        ("freeze", {"format": "parquet", "path": "s3://lake/files"}, "only a list of all of them tells"),
     ):
         with pytest.raises(InvalidPipeline, match=words):
             Pipeline("p", source=TABLE, sink=sink, evolve=evolve)

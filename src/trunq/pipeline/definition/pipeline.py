@@ -25,6 +25,7 @@ from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, 
 from trunq.pipeline.definition.sink import Sink
 from trunq.pipeline.definition.source import HistorySource, QueueSource, Source, TableSource
 from trunq.pipeline.definition.stamp import WITH_COLUMNS
+from trunq.pipeline.definition.storage import is_remote
 from trunq.pipeline.definition.trigger import Trigger
 from trunq.pipeline.errors import MessageRefused
 
@@ -151,6 +152,11 @@ class Pipeline(Part):
             raise ValueError("lookups are for sql and transform, and there is neither")
         if self.sink.format not in (*WITH_COLUMNS, "jdbc"):
             self._require_no_columns()
+        if self.sink.format == "parquet" and self.evolve.tables == "refuse" and is_remote(self.sink.path):
+            raise ValueError(
+                "evolve makes no sink, and whether there are files of Parquet at an address, only a list of"
+                " all of them tells: leave tables out"
+            )
         if self.evolve.rename and self.sink.format == "parquet":
             old, new = next(iter(self.evolve.rename.items()))
             raise ValueError(

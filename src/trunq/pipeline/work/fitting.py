@@ -122,6 +122,19 @@ def fitting_of(pipeline: Pipeline, given: pa.Schema, sink: Sink) -> Fitting | No
     return Fitting(pipeline, given, sink.columns()) if pipeline.evolve.sorts else None
 
 
+def framed(pipeline: Pipeline, batch: pa.RecordBatch, refuse: Refuse) -> pa.RecordBatch:
+    """Rows in types that Spark has, without those that have a value which these do not hold."""
+    lake = for_lake(batch.slice(0, 0)).schema
+    into = {
+        each.name: each
+        for each in lake
+        if pipeline.evolve.of_type(each.name) == "quarantine"
+        and not pa.types.is_null(batch.schema.field(each.name).type)
+    }
+    schema = pa.schema([into.get(each.name, each) for each in batch.schema])
+    return _fitted(pipeline, batch, into, [], schema, refuse, is_lake=True)
+
+
 def _fitted(
     pipeline: Pipeline,
     batch: pa.RecordBatch,

@@ -24,7 +24,7 @@ from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.work.again import again, alike
-from trunq.pipeline.work.column import Steps
+from trunq.pipeline.work.column import Refuse, Steps
 from trunq.pipeline.work.schema import for_frame
 
 _FILE_ROWS: Final = 100_000
@@ -103,7 +103,7 @@ class Reading:
                     given = self._again(batch)
                     if self.steps is not None:
                         given = self.steps.step(given, refuse)
-                    yield like(for_frame(given), self.schema)
+                    yield like(self._framed(given, refuse), self.schema)
                 if isinstance(source, Quarantined):
                     rows += source.lost
             if seen is not None:
@@ -123,6 +123,17 @@ class Reading:
                 yield sources.make(self.pipeline, self.dsn, control)
         finally:
             client.close()
+
+    def _framed(self, batch: pa.RecordBatch, refuse: Refuse) -> pa.RecordBatch:
+        """Rows in types that Spark has, which may be fewer by those that it has no value for."""
+        try:
+            return for_frame(batch)
+        except InvalidPipeline:
+            if self.lookup or not self.pipeline.evolve.sorts:
+                raise
+            from trunq.pipeline.work.fitting import framed  # noqa: PLC0415  # for few rows
+
+            return for_frame(framed(self.pipeline, batch, refuse))
 
     def _again(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the quarantine have what sql added, and bytes as text; others are what they are."""
