@@ -31,6 +31,7 @@ CONSTRAINTS = {
     "trunq.subscription mode_is_shared_or_exclusive": "mode",
     "trunq.subscription backoff_is_known": "backoff",
     "trunq.lane_policy policy_is_known": "lane_policy",
+    "trunq.worker_report last_word_is_known": "last_word",
 }
 
 RESTATED = {

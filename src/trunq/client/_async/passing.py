@@ -2330,6 +2330,19 @@ class AsyncPassing(AsyncAccess):
             connection, "set_pipeline_state", pipeline=pipeline, state=json_text("state", state)
         )
 
+    async def list_reports(
+        self, queue: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[WorkerReport]:
+        """What workers of a queue, or of all, said of themselves within an hour: name, host, pid, version,
+        and what each slot handles (id, kind, since), as of seen_at; they say it every 10 seconds. state:
+        running; drained (it ended, and what it had was finished); killed (it was ended before); lost (it has
+        said nothing for 30 seconds, and had no last word). of one that is gone, handling is what it handled
+        last.
+
+        Returns one row a worker process, queue and subscription. Raises QueueNotFound.
+        """
+        return await self._records(connection, WorkerReport, "list_reports", queue=queue)
+
     async def show_checkpoint(
         self, queue: str, id: int, subscription: str | None = None, *, connection: AsyncGiven | None = None
     ) -> Any:
@@ -2608,19 +2621,6 @@ class AsyncPassing(AsyncAccess):
         """
         returned: str = await self._value(connection, "reply_channel", queue=queue)
         return returned
-
-    async def list_reports(
-        self, queue: str | None = None, *, connection: AsyncGiven | None = None
-    ) -> list[WorkerReport]:
-        """What workers of a queue, or of all, said of themselves within an hour: name, host, pid, version,
-        and what each slot handles (id, kind, since), as of seen_at; they say it every 10 seconds. state:
-        running; drained (it ended, and what it had was finished); killed (it was ended before); lost (it has
-        said nothing for 30 seconds, and had no last word). of one that is gone, handling is what it handled
-        last.
-
-        Returns one row a worker process, queue and subscription. Raises QueueNotFound.
-        """
-        return await self._records(connection, WorkerReport, "list_reports", queue=queue)
 
     async def grant_role(
         self,

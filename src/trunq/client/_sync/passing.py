@@ -2270,6 +2270,19 @@ class Passing(Access):
             connection, "set_pipeline_state", pipeline=pipeline, state=json_text("state", state)
         )
 
+    def list_reports(
+        self, queue: str | None = None, *, connection: Given | None = None
+    ) -> list[WorkerReport]:
+        """What workers of a queue, or of all, said of themselves within an hour: name, host, pid, version,
+        and what each slot handles (id, kind, since), as of seen_at; they say it every 10 seconds. state:
+        running; drained (it ended, and what it had was finished); killed (it was ended before); lost (it has
+        said nothing for 30 seconds, and had no last word). of one that is gone, handling is what it handled
+        last.
+
+        Returns one row a worker process, queue and subscription. Raises QueueNotFound.
+        """
+        return self._records(connection, WorkerReport, "list_reports", queue=queue)
+
     def show_checkpoint(
         self, queue: str, id: int, subscription: str | None = None, *, connection: Given | None = None
     ) -> Any:
@@ -2542,19 +2555,6 @@ class Passing(Access):
         """
         returned: str = self._value(connection, "reply_channel", queue=queue)
         return returned
-
-    def list_reports(
-        self, queue: str | None = None, *, connection: Given | None = None
-    ) -> list[WorkerReport]:
-        """What workers of a queue, or of all, said of themselves within an hour: name, host, pid, version,
-        and what each slot handles (id, kind, since), as of seen_at; they say it every 10 seconds. state:
-        running; drained (it ended, and what it had was finished); killed (it was ended before); lost (it has
-        said nothing for 30 seconds, and had no last word). of one that is gone, handling is what it handled
-        last.
-
-        Returns one row a worker process, queue and subscription. Raises QueueNotFound.
-        """
-        return self._records(connection, WorkerReport, "list_reports", queue=queue)
 
     def grant_role(
         self,

@@ -45,7 +45,7 @@ comment on column trunq.sample.inserted is 'Of a queue: how many rows Postgres s
 comment on column trunq.sample.snapshot is 'Of a queue: published counts the messages that this sees.';
 comment on column trunq.sample.answers is 'How many answers of each outcome there were since the subscription was first counted; answered is their sum. counted: those before counted_to.';
 
--- What workers say of themselves (functions/work/report.sql).
+-- What workers say of themselves (functions/work/presence.sql).
 create table trunq.worker_report (
   queue_id integer not null,
   subscription text not null,

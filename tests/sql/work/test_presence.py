@@ -1,4 +1,4 @@
-"""What workers say of themselves: functions/work/report.sql."""
+"""What workers say of themselves: functions/work/presence.sql."""
 
 from __future__ import annotations
 
