@@ -97,6 +97,7 @@ LONGEST_FIRST = (
     "model",
     "docs",
     "upgrade",
+    "web",
     "worker",
     "race",
     "cost",
