@@ -105,6 +105,7 @@ LONGEST_FIRST = (
     "model",
     "docs",
     "upgrade",
+    "web",
     "worker",
     "race",
     "cost",

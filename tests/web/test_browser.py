@@ -195,6 +195,7 @@ def test_it_works_without_javascript_but_for_being_live(orders: Engine, address:
     page.goto(f"{address}/queues/{orders.queue}")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("status").first).to_contain_text("is paused")
+    assert orders.status().paused
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("status").first).to_contain_text("goes on")
 
@@ -208,6 +209,7 @@ def test_a_database_that_is_away_and_comes_back_is_said(
     other.execute("lock table trunq.dead in access exclusive mode")
     expect(page.locator("#live")).to_contain_text("Figures of", timeout=MILLISECONDS)
     expect(page.locator("#live")).to_contain_text("KeyError")
+    assert page.locator("tbody tr").count() == 1
     other.rollback()
     expect(page.locator("#live")).not_to_contain_text("Figures of", timeout=MILLISECONDS)
 

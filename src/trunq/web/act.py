@@ -60,6 +60,7 @@ class Question:
 
 
 async def pause_subscription(call: Call) -> str:
+    """Pause a subscription."""
     queue, subscription = call.need("queue"), call.need("subscription")
     until = moment(call.given, "until")
     await call.client.pause_subscription(queue, subscription, until, connection=call.connection)
@@ -67,24 +68,28 @@ async def pause_subscription(call: Call) -> str:
 
 
 async def resume_subscription(call: Call) -> str:
+    """End the pause of a subscription."""
     queue, subscription = call.need("queue"), call.need("subscription")
     did = await call.client.resume_subscription(queue, subscription, connection=call.connection)
     return f"{queue}/{subscription} {'goes on' if did else 'was not paused'}"
 
 
 async def pause_queue(call: Call) -> str:
+    """Pause all of a queue."""
     queue, until = call.need("queue"), moment(call.given, "until")
     await call.client.pause_queue(queue, until, connection=call.connection)
     return f"All of {queue} is paused{_until(until)}"
 
 
 async def resume_queue(call: Call) -> str:
+    """End the pause of a queue."""
     queue = call.need("queue")
     did = await call.client.resume_queue(queue, connection=call.connection)
     return f"{queue} {'goes on' if did else 'was not paused'}"
 
 
 async def pause_lane(call: Call) -> str:
+    """Pause a lane."""
     await call.client.pause_lane(
         call.need("queue"),
         text(call.given, "subscription"),
@@ -97,6 +102,7 @@ async def pause_lane(call: Call) -> str:
 
 
 async def resume_lane(call: Call) -> str:
+    """End the pause of a lane."""
     did = await call.client.resume_lane(
         call.need("queue"),
         text(call.given, "subscription"),
@@ -108,53 +114,62 @@ async def resume_lane(call: Call) -> str:
 
 
 async def pause_schedule(call: Call) -> str:
+    """Pause a schedule."""
     name = call.need("schedule")
     await call.client.pause_schedule(name, moment(call.given, "until"), connection=call.connection)
     return f"Schedule {name} is paused"
 
 
 async def resume_schedule(call: Call) -> str:
+    """End the pause of a schedule."""
     name = call.need("schedule")
     did = await call.client.resume_schedule(name, connection=call.connection)
     return f"Schedule {name} {'goes on' if did else 'was not paused'}"
 
 
 async def pause_pipeline(call: Call) -> str:
+    """Pause a pipeline."""
     name = call.need("pipeline")
     await call.client.pause_pipeline(name, moment(call.given, "until"), connection=call.connection)
     return f"Pipeline {name} is paused"
 
 
 async def resume_pipeline(call: Call) -> str:
+    """End the pause of a pipeline."""
     name = call.need("pipeline")
     did = await call.client.resume_pipeline(name, connection=call.connection)
     return f"Pipeline {name} {'goes on' if did else 'was not paused'}"
 
 
 async def run_pipeline(call: Call) -> str:
+    """Ask for a run."""
     name = call.need("pipeline")
     id = await call.client.run_pipeline(name, connection=call.connection)
     return f"Message {id} asks for a run of {name}"
 
 
 async def cancel_pipeline(call: Call) -> str:
+    """Cancel the open run."""
     name = call.need("pipeline")
     did = await call.client.cancel_pipeline(name, connection=call.connection)
     return f"The run of {name} is cancelled" if did else f"{name} has no open run"
 
 
 async def ask_cancel_pipeline(call: Call) -> Question:
+    """Which run."""
     name = call.need("pipeline")
     return Question(f"Cancel the open run of pipeline {name}?", "Cancel the run", {"pipeline": name})
 
 
 async def tick(call: Call) -> str:
+    """Cut a tick at once."""
     queue = call.need("queue")
     id = await call.client.tick(queue, force=True, connection=call.connection)
     return f"Tick {id} is cut" if id is not None else "No tick was cut: another session cuts one"
 
 
 async def publish(call: Call) -> str:
+    """Publish what the form says."""
     queue, content = call.need("queue"), text(call.given, "payload")
     payload, headers = _json("payload", content), _json("headers", text(call.given, "headers"))
     if HIDDEN in (payload, headers):
@@ -174,6 +189,7 @@ async def publish(call: Call) -> str:
 
 
 async def cancel(call: Call) -> str:
+    """Cancel a message."""
     queue, id = call.need("queue"), whole(call.given, "id")
     if id is None:
         raise InvalidArgument("id is missing")
@@ -182,6 +198,7 @@ async def cancel(call: Call) -> str:
 
 
 async def ask_cancel(call: Call) -> Question:
+    """Which message."""
     queue, id = call.need("queue"), whole(call.given, "id")
     return Question(
         f"Cancel message {id} of {queue}? It will not run; of one that runs, its worker is told.",
@@ -191,6 +208,7 @@ async def ask_cancel(call: Call) -> Question:
 
 
 async def requeue(call: Call) -> str:
+    """Have dead messages run again."""
     queue = call.need("queue")
     n = await call.client.requeue(
         queue,
@@ -203,6 +221,7 @@ async def requeue(call: Call) -> str:
 
 
 async def purge(call: Call) -> str:
+    """Delete dead messages."""
     queue = call.need("queue")
     if (whole(call.given, "count") or 0) >= TYPED_FROM and text(call.given, "typed") != queue:
         raise InvalidArgument(f"nothing was purged: what was typed is not {queue}")
@@ -217,10 +236,12 @@ async def purge(call: Call) -> str:
 
 
 async def ask_requeue(call: Call) -> Question:
+    """How many."""
     return await _ask_dead(call, "Requeue", "They run again, from their first attempt.")
 
 
 async def ask_purge(call: Call) -> Question:
+    """How many; of many, the name of the queue is to be typed."""
     return await _ask_dead(call, "Purge", "Nothing brings them back.")
 
 
@@ -250,6 +271,7 @@ async def _ask_dead(call: Call, word: str, then: str) -> Question:
 
 
 async def seek(call: Call) -> str:
+    """Move a stream."""
     queue, subscription = call.need("queue"), call.need("subscription")
     start = text(call.given, "start")
     if start not in (None, "earliest", "latest"):
@@ -266,6 +288,7 @@ async def seek(call: Call) -> str:
 
 
 async def ask_seek(call: Call) -> Question:
+    """Where from, where to, and what comes again."""
     queue, subscription = call.need("queue"), call.need("subscription")
     rows = await call.client.list_streams(queue, connection=call.connection)
     here = next((row for row in rows if row.subscription == subscription), None)
@@ -306,12 +329,14 @@ async def _again(call: Call, queue: str, here: Any, chosen: dict[str, str]) -> s
 
 
 async def free_worker(call: Call) -> str:
+    """End the leases of a worker."""
     worker = call.need("worker")
     n = await call.client.free_worker(worker, connection=call.connection)
     return f"{n:,} lease{'' if n == 1 else 's'} of {worker} ended"
 
 
 async def ask_free_worker(call: Call) -> Question:
+    """How many messages it holds."""
     worker = call.need("worker")
     rows = await call.client.list_workers(connection=call.connection)
     n = sum(row.held for row in rows if row.worker == worker)
