@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -166,6 +167,8 @@ def web(
             told: dict[str, Any] = {"host": at[0], "port": at[1]}
             if json:
                 write_json(told)
+                # Who waits for it reads from a pipe.
+                sys.stdout.flush()
             else:
                 err.print(f"The dashboard is at http://{at[0]}:{at[1]}/", highlight=False)
 
