@@ -24,7 +24,7 @@ def test_it_does_not_start_for_others_without_a_way_to_sign_in(trunq: Shell) -> 
     [
         (("--token", "short"), "at least 16 characters"),
         (("--trust-user-header", "X-User"), "can send the header X-User"),
-        (("--hide", "payload,keys"), "keys cannot be hidden"),
+        (("--hide", "payload,keys"), "eys cannot be hidden"),
     ],
     ids=["token", "header", "hide"],
 )
