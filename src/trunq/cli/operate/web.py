@@ -18,8 +18,8 @@ from trunq.cli.ground.output import err, write_json
 
 EXAMPLES = (
     "trunq web",
-    "# For others: TLS is a proxy's, and who has the token may change things",
-    'TRUNQ_WEB_TOKEN="$(openssl rand -hex 24)" trunq web --host 0.0.0.0',
+    "# For others, with TRUNQ_WEB_TOKEN in its environment: who has it may change things",
+    "trunq web --host 0.0.0.0",
     "# A screen on the wall: no changes, and no data of customers",
     "trunq web --read-only --hide payload,headers,error",
     "# Behind a proxy that knows who it is",
