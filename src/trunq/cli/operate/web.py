@@ -18,12 +18,12 @@ from trunq.cli.ground.output import err, write_json
 
 EXAMPLES = (
     "trunq web",
-    "# For others, with TRUNQ_WEB_TOKEN in its environment: who has it may change things",
+    "# For others; TRUNQ_WEB_TOKEN is set",
     "trunq web --host 0.0.0.0",
     "# A screen on the wall: no changes, and no data of customers",
     "trunq web --read-only --hide payload,headers,error",
     "# Behind a proxy that knows who it is",
-    "trunq web --host 0.0.0.0 --trust-user-header X-Forwarded-User --trusted-proxy 10.0.0.7",
+    "trunq web --trust-user-header X-User --trusted-proxy 10.0.0.7",
 )
 SIGN_IN = "Who signs in"
 
