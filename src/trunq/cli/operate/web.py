@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,12 +18,12 @@ from trunq.cli.ground.output import err, write_json
 
 EXAMPLES = (
     "trunq web",
-    "# For others: TLS is a proxy's, and who has the token may change things",
-    'TRUNQ_WEB_TOKEN="$(openssl rand -hex 24)" trunq web --host 0.0.0.0',
+    "# For others; TRUNQ_WEB_TOKEN is set",
+    "trunq web --host 0.0.0.0",
     "# A screen on the wall: no changes, and no data of customers",
     "trunq web --read-only --hide payload,headers,error",
     "# Behind a proxy that knows who it is",
-    "trunq web --host 0.0.0.0 --trust-user-header X-Forwarded-User --trusted-proxy 10.0.0.7",
+    "trunq web --trust-user-header X-User --trusted-proxy 10.0.0.7",
 )
 SIGN_IN = "Who signs in"
 
@@ -166,6 +167,8 @@ def web(
             told: dict[str, Any] = {"host": at[0], "port": at[1]}
             if json:
                 write_json(told)
+                # Who waits for it reads from a pipe.
+                sys.stdout.flush()
             else:
                 err.print(f"The dashboard is at http://{at[0]}:{at[1]}/", highlight=False)
 
