@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from trunq import word
+from trunq.web import figure
 from trunq.webhook.signature import _SCHEMES
 
 ROOT = Path(__file__).parent.parent
@@ -37,8 +38,9 @@ CONSTRAINTS = {
 RESTATED = {
     "cli/work/message.py": {"resumption", "state"},
     "webhook/signature.py": {"webhook_scheme"},
+    "web/figure.py": {"open"},
 }
-"""What says something of each word: tests/test_house.py compares the first, a test below the second."""
+"""What says something of each word: tests/test_house.py compares the first, tests below the others."""
 
 RESTATED_IN_SQL = {"functions/log/unique.sql": {"on_conflict", "unique_until"}}
 """Constants of the hot path, which look nothing up; a test below compares them."""
@@ -198,3 +200,7 @@ def test_nothing_in_sql_restates_the_words(
                 if _is_all(each, set(words)):
                     found.setdefault(str(path.relative_to(SOURCE / "sql")), set()).add(subject)
     assert found == RESTATED_IN_SQL
+
+
+def test_the_page_of_a_message_says_why_it_waits_in_each_open_state() -> None:
+    assert set(figure.OPEN) == word.OPEN - {"leased"}

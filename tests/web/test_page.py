@@ -52,20 +52,21 @@ def test_the_overview_says_what_is_wrong_before_it_shows_figures(
 
 
 def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
-    orders: Engine, page: TestClient
+    connection: psycopg.Connection[Any], database: str
 ) -> None:
     empty = next(new_names("empty"))
-    call(orders.connection, "create_queue", queue=empty)
+    call(connection, "create_queue", queue=empty)
     names = {"queue": empty, "subscription": "default"}
-    for path, _ in PAGES:
-        if "{" not in path or set(re.findall(r"{([\w:]+)}", path)) <= names.keys():
-            text = seen(page, path.format_map(names))
-            assert "Nothing to show" not in text, text
-    assert f"trunq publish {empty}" in seen(page, f"/queues/{empty}/messages")
-    assert "trunq schedule create" in seen(page, "/schedules")
-    assert "trunq pipeline create" in seen(page, "/pipelines")
-    assert "--mode exclusive" in seen(page, f"/queues/{empty}/stream")
-    assert "trunq queue create mail --lanes key" in seen(page, f"/queues/{empty}/lanes")
+    with browse(database) as page:
+        for path, _ in PAGES:
+            if "{" not in path or set(re.findall(r"{([\w:]+)}", path)) <= names.keys():
+                text = seen(page, path.format_map(names))
+                assert "Nothing to show" not in text, text
+        assert f"trunq publish {empty}" in seen(page, f"/queues/{empty}/messages")
+        assert "trunq schedule create" in seen(page, "/schedules")
+        assert "trunq pipeline create" in seen(page, "/pipelines")
+        assert "--mode exclusive" in seen(page, f"/queues/{empty}/stream")
+        assert "trunq queue create mail --lanes key" in seen(page, f"/queues/{empty}/lanes")
 
 
 def test_a_database_without_a_queue_says_how_to_make_one(database: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -222,15 +222,4 @@ def moment(given: Given, name: str) -> datetime | None:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-STATES: Final[tuple[State, ...]] = (
-    "ready",
-    "leased",
-    "retrying",
-    "scheduled",
-    "parked",
-    "done",
-    "dead",
-    "outdated",
-    "replaced",
-    "purged",
-)
+STATES: Final[tuple[State, ...]] = get_args(State)

@@ -22,8 +22,8 @@ EXAMPLES = (
     "trunq web --host 0.0.0.0",
     "# A screen on the wall: no changes, and no data of customers",
     "trunq web --read-only --hide payload,headers,error",
-    "# Behind a proxy that knows who it is",
-    "trunq web --trust-user-header X-User --trusted-proxy 10.0.0.7",
+    "# Behind a proxy on 10.0.0.7 that knows who it is",
+    "trunq web --host 0.0.0.0 --trusted-proxy 10.0.0.7 --trust-user-header X-User",
 )
 SIGN_IN = "Who signs in"
 

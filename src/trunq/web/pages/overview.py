@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,12 +12,13 @@ from starlette.responses import Response
 from trunq.record import Finding, Statistic, Status
 from trunq.web.database import PATIENT_WITHIN, Panel
 from trunq.web.page import Desk, text
+from trunq.word import Severity
 
 SHOWN = 100
 """Subscriptions on the page: the worst ones."""
 LAST = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-SERIOUS = {"error": 0, "warning": 1, "unseen": 2}
+SERIOUS = {severity: place for place, severity in enumerate(get_args(Severity))}
 
 
 class Course(NamedTuple):
