@@ -16,6 +16,7 @@ from calling import call, fetch, new_names
 from engine import Engine
 from trunq.client._async import AsyncClient
 from trunq.web.act import ACTS, QUESTIONS
+from trunq.web.guard import Person
 
 
 @pytest.fixture
@@ -76,6 +77,16 @@ def test_what_is_paused_here_is_resumed_here(orders: Engine, page: TestClient) -
         page, "pause_queue", queue=orders.queue, until="2999-01-01"
     )
     assert "goes on" in do(page, "resume_queue", queue=orders.queue)
+
+
+def test_who_did_it_is_told(orders: Engine, shared_database: str) -> None:
+    with browse(shared_database, who=lambda _request: Person("ada", "operator"), hide=("error",)) as page:
+        do(page, "pause_queue", queue=orders.queue, until="2999-01-01")
+        body = page.get(f"/audit?queue={orders.queue}&who=ada").text
+        assert f"ada pause_queue {orders.queue} trunq web" in words(body)
+        assert "2999" not in words(body)
+    with browse(shared_database) as page:
+        assert "2999" in words(page.get(f"/audit?queue={orders.queue}").text)
 
 
 def test_schedules_lanes_and_ticks(orders: Engine, page: TestClient) -> None:

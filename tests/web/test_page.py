@@ -10,10 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
 from browsing import browse, shop
-from calling import call, new_names
+from calling import ask, call, new_names
 from conftest import Connect
 from engine import Engine
 from trunq.web.pages import PAGES
@@ -67,6 +68,15 @@ def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
         assert "trunq pipeline create" in seen(page, "/pipelines")
         assert "--mode exclusive" in seen(page, f"/queues/{empty}/stream")
         assert "trunq queue create mail --lanes key" in seen(page, f"/queues/{empty}/lanes")
+
+
+def test_what_a_worker_said_last_is_told(connection: psycopg.Connection[Any], database: str) -> None:
+    call(connection, "create_queue", queue="orders")
+    said = {"queues": ["orders"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb([]), "last_word": "killed"}
+    ask(connection, "_report", worker="ada", **said, **more)
+    with browse(database) as page:
+        assert "ada ✕ killed orders shop-3 7 0.1.0" in seen(page, "/workers")
 
 
 def test_a_database_without_a_queue_says_how_to_make_one(database: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trunq.web.pages import (
     archive,
+    audit,
     dead,
     doctor,
     lane,
@@ -37,5 +38,6 @@ PAGES = (
     ("/pipelines/{pipeline:path}", pipeline.show),
     ("/sources", source.show),
     ("/archives", archive.show),
+    ("/audit", audit.show),
     ("/doctor", doctor.show),
 )

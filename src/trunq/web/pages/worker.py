@@ -13,6 +13,7 @@ async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     client, panel = desk.database.client, desk.database.panel
     workers = await panel("workers", lambda connection: client.list_workers(connection=connection))
+    reports = await panel("reports", lambda connection: client.list_reports(connection=connection))
     duties = await panel("duties", lambda connection: client.list_duties(connection=connection), fresh_for=60)
     wrong = await findings(desk)
     return desk.page(
@@ -46,6 +47,22 @@ async def show(desk: Desk, request: Request) -> Response:
                     [Act("free_worker", "Free", {"worker": row.worker}, asks=True)] if row.leases else []
                 ),
                 note="Free ends what a worker holds, for one whose machine is gone.",
+            ),
+            Section(
+                "What they said last",
+                reports,
+                (
+                    Column("worker", "name"),
+                    Column("state", "state"),
+                    Column("queue", "link", link=lambda row: f"/queues/{row.queue}"),
+                    Column("host"),
+                    Column("pid", "number"),
+                    Column("version"),
+                    Column("began_at", "ago", "began"),
+                    Column("seen_at", "ago", "said so"),
+                    Column("handling", "json"),
+                ),
+                "No worker has said anything within an hour.",
             ),
             Section(
                 "Duties of the leader",

@@ -1,0 +1,47 @@
+"""Who did what to how many messages."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunq.web.page import Column, Desk, Section, text
+
+SHOWN = 100
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """The page."""
+    client = desk.database.client
+    queue, who = text(request.query_params, "queue"), text(request.query_params, "who")
+    done = await desk.database.panel(
+        f"audit {queue} {who}",
+        lambda connection: client.list_audit(queue, SHOWN, who=who, connection=connection),
+        fresh_for=2,
+    )
+    # What somebody asked for may hold a part of what is hidden.
+    told = () if desk.hidden else (Column("arguments", "json"),)
+    return desk.page(
+        request,
+        "listing.html",
+        title="Audit",
+        lead=f"The newest {SHOWN} things that people did, here, in a shell or by SQL.",
+        findings=[],
+        sections=[
+            Section(
+                "Done",
+                done,
+                (
+                    Column("at", "moment"),
+                    Column("who", "name"),
+                    Column("did"),
+                    Column("queue", "link", link=lambda row: f"/queues/{row.queue}"),
+                    Column("messages", "number"),
+                    *told,
+                    Column("application", "text", "from"),
+                ),
+                "Nobody has done anything yet.",
+                "trunq queue pause orders",
+            )
+        ],
+    )
