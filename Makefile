@@ -34,6 +34,11 @@ mutate: $(READY) ## break a copy of the code, and see tests notice (ARGS="--only
 soak: $(READY) ## publish and handle for MINUTES (30), and see what grows
 	@cd benchmarks && ../$(BIN)/python soak.py --minutes $(or $(MINUTES),30) $(ARGS)
 
+.PHONY: docs
+docs: $(READY) ## build the pages as a site, into build/docs
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo "build/docs/README.html"
+
 .PHONY: check
 check: $(READY) ## style, types, layers, generated files
 	$(BIN)/ruff check .
