@@ -117,3 +117,21 @@ def test_samples_cost_the_same_behind_history_and_what_happens_alone_costs(
         == 3
     )
     assert cost_of(database, "select * from trunq.overview(100)").pages < 10000
+
+
+def test_a_transaction_that_stays_open_makes_no_sample_dearer(
+    database: psycopg.Connection[Any],
+) -> None:
+    work = Engine(database, "pinned").create()
+    with psycopg.connect(database.info.dsn) as open:
+        open.execute("select pg_current_xact_id()")
+        seen = []
+        for at in range(2000, 2000 + 5 * some(8, 30), 5):
+            for _ in range(5):
+                work.publish(100)
+            seen.append(sample(database, at))
+        few, many = min(seen[1:4]), min(seen[-3:])
+        assert many < 1.5 * few + 50, seen
+    assert work.fetch(
+        "select published from trunq.latest_samples('pinned') where subscription is null"
+    ) == 500 * (len(seen) - 1)

@@ -165,6 +165,21 @@ def test_an_evolve_that_the_older_release_does_not_know_holds_a_downgrade_up(
     downgrade.downgrade(database, 53, tmp_path / "dropped")
 
 
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_another_database_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path, side: str
+) -> None:
+    session = connect()
+    other = {"format": "jdbc", "url": "jdbc:postgresql://host/shop", "table": "orders"}
+    plain = {"source": {"format": "table", "table": "orders"}, "sink": SINK}
+    ask(session, "create_pipeline", pipeline="orders", definition={**plain, side: other})
+    with pytest.raises(SchemaError, match='pipeline "orders" reads or writes another database') as caught:
+        downgrade.downgrade(database, 53, tmp_path / "dropped")
+    assert "trunq pipeline drop orders" in str(caught.value.hint)
+    ask(session, "drop_pipeline", pipeline="orders")
+    downgrade.downgrade(database, 53, tmp_path / "dropped")
+
+
 def test_an_older_release_does_not_take_a_pause_for_a_limit(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:

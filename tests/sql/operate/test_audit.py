@@ -75,9 +75,9 @@ def test_work_leaves_nothing_in_it(work: Engine) -> None:
     work.ack(work.lease(5))
     call(work.connection, "perform_duties")
     work.ask("tick")
-    assert told(work) == []
+    # Readers of streams force them, too.
     work.ask("tick", force=True)
-    assert [did for did, _, _ in told(work)] == ["tick"]
+    assert told(work) == []
 
 
 def test_a_program_says_for_whom_it_acts_and_the_login_stays(work: Engine, connect: Connect) -> None:

@@ -87,6 +87,22 @@ def test_when_nobody_samples_it_looks_by_itself_and_counts_nothing_twice(work: E
     assert work.fetch("select count(*) from trunq.sample where subscription = ''") == 2
 
 
+def test_a_queue_that_is_broken_keeps_the_overview_from_nothing(work: Engine) -> None:
+    broken = Engine(work.connection, f"a_{work.queue}").create()
+    work.publish(3)
+    broken.publish(1)
+    broken.ack(broken.lease(1))
+    work.run(f"alter table trunq_data.{broken.queue}_receipt rename to gone")
+    try:
+        assert {row.queue: row.ready for row in overview(work)} == {
+            work.queue: 3,
+            broken.queue: None,
+        }
+    finally:
+        work.run(f"alter table trunq_data.gone rename to {broken.queue}_receipt")
+        broken.ask("drop_queue", force=True)
+
+
 def test_samples_of_a_time_are_as_many_as_asked_for(work: Engine) -> None:
     for n in range(30):
         work.publish(1)

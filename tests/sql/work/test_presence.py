@@ -50,6 +50,18 @@ def test_the_newest_report_is_the_worker_and_says_what_it_handles(work: Engine) 
     assert row.seen_at - row.began_at == timedelta(seconds=100)
 
 
+@pytest.mark.parametrize(
+    "handling",
+    [{}, 1, [1], [{"seconds": "x"}], [{"seconds": 1e300}], [{"seconds": 1, "kind": "x" * 300_000}]],
+)
+def test_what_is_no_report_is_refused(work: Engine, handling: Any) -> None:
+    who = {"worker": "ada", "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb(handling), "last_word": None}
+    with refused("TQ005"):
+        ask(work.connection, "_report_queue", queue=work.queue, **who, **more)
+    assert work.call("list_reports") == []
+
+
 def test_who_is_gone_stays_for_an_hour_with_the_last_word(work: Engine) -> None:
     say(work, "drained", "drained")
     say(work, "killed", "killed", mail=9)

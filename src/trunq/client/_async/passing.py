@@ -2719,7 +2719,7 @@ class AsyncPassing(AsyncAccess):
 
         The leader does so every 5 seconds; called again within 4, it does nothing.
 
-        Returns how many queues it looked at; None when another is doing it.
+        Returns how many queues it looked at; None when another is doing it. Raises WrongIsolation.
         """
         returned: int | None = await self._value(connection, "sample")
         return returned

@@ -2649,7 +2649,7 @@ class Passing(Access):
 
         The leader does so every 5 seconds; called again within 4, it does nothing.
 
-        Returns how many queues it looked at; None when another is doing it.
+        Returns how many queues it looked at; None when another is doing it. Raises WrongIsolation.
         """
         returned: int | None = self._value(connection, "sample")
         return returned

@@ -145,10 +145,12 @@ begin
       select array_agg(l) into v_look from trunq._look(v_queue, p_now, null) l;
       raise exception using errcode = 'TQ900';  -- gives the locks back
     exception
-      when lock_not_available then
-        continue;
       when sqlstate 'TQ900' then
         null;
+      when query_canceled then
+        raise;
+      when others then
+        continue;  -- in somebody's hands, dropped, or broken: it has its last sample
     end;
     v_rows := v_look || coalesce((select array_agg(r) from unnest(v_rows) r where r.queue_id <> v_queue.queue_id), '{}');
   end loop;

@@ -5,7 +5,8 @@
 -- idle session did within ten seconds). Where nothing happened the last figures are repeated once a minute; a dozen such queues are looked at
 -- all the same, those first that were not for longest, because what people do (purge, pause) inserts nothing there. So a few queues have figures
 -- that are five seconds old, and of a thousand the cost is in proportion to those in which something happens. A call
--- looks at a hundred at most, and for about a second: the others come first in the next one.
+-- looks at a hundred and a dozen at most, and begins no look after a second: the others come first in the next one, and meanwhile their last figures are
+-- repeated once a minute, too.
 --
 -- Rows are inserted and never changed. Six segments of six hours each: the one after that of now is emptied, as soon as nobody reads it.
 --
@@ -19,12 +20,13 @@ declare
   c_looks constant integer := 100;
   c_idle constant integer := 12;
   v_now timestamptz := trunq.clock();
-  v_begun timestamptz := clock_timestamp();
+  v_begun timestamptz;
   v_last timestamptz;
   v record;
   v_rows trunq.sample[];
   v_count integer := 0;
 begin
+  perform trunq._require_read_committed('sample');
   if not pg_try_advisory_xact_lock(trunq._lock_class('sample'), 0) then
     return null;
   end if;
@@ -33,8 +35,21 @@ begin
   if v_last > v_now - interval '4 seconds' then
     return 0;
   end if;
-  perform trunq._empty_next_segment('_sample', trunq._sample_segment(v_now));
-  perform trunq._empty_next_segment('_worker_report', trunq._report_segment(v_now));
+  if exists (select from trunq.sample s where s.at > v_now) then
+    -- The clock went back: what it wrote of a time to come would be the newest again then. Counters go on from there.
+    insert into trunq.sample
+    select (jsonb_populate_record(n.newest, jsonb_build_object('at', v_now, 'segment', trunq._sample_segment(v_now), 'looked_at', least((n.newest).looked_at, v_now)))).*
+    from (
+      select distinct on (s.queue_id, s.subscription) s as newest from trunq.sample s where s.at > v_now order by s.queue_id, s.subscription, s.at desc) n;
+    delete from trunq.sample s where s.at > v_now;
+    return 0;
+  end if;
+  if v_last < v_now - interval '24 hours' then
+    -- The segment that is emptied next may have the last figures, from which counters go on.
+    perform trunq._repeat_samples(q, v_now) from trunq.queue q;
+    insert into trunq.sample (queue_id, subscription, at, segment, looked_at) values (0, '', v_now, trunq._sample_segment(v_now), v_now);
+    return 0;
+  end if;
   -- A statement knows what other sessions inserted up to the first time that this transaction asked.
   perform pg_stat_clear_snapshot();
   for v in
@@ -46,27 +61,34 @@ begin
     ranked as (
       select u.*, row_number() over (partition by u.is_idle order by u.looked_at nulls first, u.name) as place from queue u)
     select r.*, r.place <= case when r.is_idle then c_idle else c_looks end as looks from ranked r
-    where r.place <= case when r.is_idle then c_idle else c_looks end or r.is_idle and r.at <= v_now - interval '55 seconds'
+    where r.place <= case when r.is_idle then c_idle else c_looks end or r.at <= v_now - interval '55 seconds'
     order by r.is_idle, r.place
   loop
-    if not v.looks then
-      perform trunq._repeat_samples(v.row, v_now);
-      continue;
+    v_begun := coalesce(v_begun, clock_timestamp());
+    v_rows := '{}';
+    if v.looks and clock_timestamp() <= v_begun + interval '1 second' then
+      v_rows := trunq._look_or_note(v.row, v_now, v.inserted);
+      v_count := v_count + 1;
     end if;
-    continue when clock_timestamp() > v_begun + interval '1 second';
-    v_rows := trunq._look_or_note(v.row, v_now, v.inserted);
     -- The same again says nothing new within a minute.
-    if not v.is_idle or v.at <= v_now - interval '55 seconds' or trunq._differ(v_rows, v.row, v_now) then
+    if cardinality(v_rows) = 0 then
+      if v.at <= v_now - interval '55 seconds' then
+        perform trunq._repeat_samples(v.row, v_now);
+      end if;
+    elsif not v.is_idle or v.at <= v_now - interval '55 seconds' or trunq._differ(v_rows, v.row, v_now) then
       insert into trunq.sample select r.* from unnest(v_rows) r;
     end if;
-    v_count := v_count + 1;
   end loop;
   insert into trunq.sample (queue_id, subscription, at, segment, looked_at) values (0, '', v_now, trunq._sample_segment(v_now), v_now);
+  -- Last of all: a segment that is emptied is locked until the transaction ends.
+  perform trunq._empty_next_segment('_sample', trunq._sample_segment(v_now));
+  perform trunq._empty_next_segment('_worker_report', trunq._report_segment(v_now));
   return v_count;
 end $$;
 comment on function trunq.sample is
   'Writes what each subscription is like, into trunq.sample: of queues in which something happened, and of a dozen others, those first that were not looked at for longest. The leader does so every 5 seconds; called again within 4, it does nothing.
 Returns: how many queues it looked at; null when another is doing it.
+Raises: TQ007.
 Locks: a lock of its own; for a moment those of a look at one queue.';
 
 create or replace function trunq._sample_segment(p_at timestamptz) returns smallint
@@ -231,10 +253,15 @@ begin
   if pg_snapshot_xmax(v_last) <= pg_snapshot_xmax(snapshot) then
     execute format($q$
       select count(*) from (
-        select from trunq_log.%I g
-        where g.txid >= pg_snapshot_xmin($1) and not pg_visible_in_snapshot(g.txid, $1) and pg_visible_in_snapshot(g.txid, $2)
-          and g.subscription_id is null and g.segment = any (%L)
-        limit %s) n
+        -- Of those that were open then, each by its id: between them may lie all that came since the oldest began.
+        select from pg_snapshot_xip($1) late(txid) cross join lateral (
+          select from trunq_log.%1$I g where g.txid = late.txid and g.subscription_id is null and g.segment = any (%2$L) offset 0) g
+        where pg_visible_in_snapshot(late.txid, $2)
+        union all
+        select from trunq_log.%1$I g
+        where g.txid >= pg_snapshot_xmax($1) and g.txid < pg_snapshot_xmax($2) and pg_visible_in_snapshot(g.txid, $2)
+          and g.subscription_id is null and g.segment = any (%2$L)
+        limit %3$s) n
     $q$, p_queue.log_table, trunq._filled_segments(p_queue, 'log'), c_most + 1) into v_number using v_last, snapshot;
     if v_number > c_most then
       v_number := greatest(v_number, last_id - p_last.last_id);

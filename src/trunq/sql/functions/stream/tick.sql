@@ -24,7 +24,6 @@ begin
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
   if p_force then
-    perform trunq._audit('tick', p_queue, '{"force": true}');
     perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
     return (trunq._cut_tick(v_queue)).tick_id;
   elsif not pg_try_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id) then

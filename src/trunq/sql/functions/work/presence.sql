@@ -26,6 +26,11 @@ declare
   v_now timestamptz;
 begin
   v_now := trunq.clock();
+  if jsonb_typeof(p_handling) is distinct from 'array' or length(p_handling::text) > 200000 or exists (
+      select from jsonb_array_elements(p_handling) h
+      where jsonb_typeof(h.value->'seconds') is distinct from 'number' or (h.value->>'seconds')::numeric not between -1e9 and 1e9) then
+    perform trunq._fail('TQ005', 'what a worker handles is a list of objects with a number of seconds each');
+  end if;
   insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling)
   select q.queue_id, p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
     v_now - p_seconds * interval '1 second', left(p_version, 100), p_slots, p_last_word, p_handling
