@@ -342,6 +342,14 @@ def test_what_a_sink_cannot_take_is_said(bench: Bench, other: Other) -> None:
         bench.sql("drop table source; create table source as select 1 as id, 'w' as word")
         name = bench.make(SOURCE, {**sink, "table": "twice"})
         assert "twice has another unique index, over (word)" in refused(bench, name)
+        other.sql("create table half (id int, word text, unique key begins (word(3)))")
+        name = bench.make(SOURCE, {**sink, "table": "half", "key": ["word"]})
+        assert "the unique index begins of half is over the beginning of a text" in refused(bench, name)
+        other.sql(
+            "create table pair (id int primary key, word varchar(9), shop int default 1, unique (word, shop))"
+        )
+        name = bench.make(SOURCE, {**sink, "table": "pair"})
+        assert "pair has another unique index, over (word, shop)" in refused(bench, name)
 
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])

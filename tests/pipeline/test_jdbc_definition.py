@@ -16,8 +16,9 @@ from pipeline.piping import Bench
 from trunq import settings
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
+from trunq.pipeline.definition.jdbc import place_of
 from trunq.pipeline.definition.part import is_expanded
-from trunq.pipeline.jdbc.driver import place_of, url_of
+from trunq.pipeline.jdbc.driver import url_of
 from trunq.pipeline.redact import redact
 from trunq.spark.errors import SparkError
 from trunq.spark.launch.session import _jars
@@ -32,6 +33,14 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     ({**SOURCE, "password": "secret"}, TABLE, {}, "write password = '${NAME}'"),
     ({**SOURCE, "url": "jdbc:mariadb://u:secret@host/shop"}, TABLE, {}, "write password = '${NAME}'"),
     ({**SOURCE, "url": "jdbc:mariadb://host/shop?password=secret"}, TABLE, {}, "write password = '${NAME}'"),
+    (
+        {**SOURCE, "url": "jdbc:oracle:thin:scott/secret@//host:1521/x"},
+        TABLE,
+        {},
+        "write password = '${NAME}'",
+    ),
+    ({**SOURCE, "url": "jdbc:db2://host:50000/x:password=secret;"}, TABLE, {}, "write password = '${NAME}'"),
+    ({**SOURCE, "url": "jdbc:postgresql://h/x?sslpassword=secret"}, TABLE, {}, "write password = '${NAME}'"),
     ({**SOURCE, "properties": {"trustStorePassword": "x"}}, TABLE, {}, "looks like a secret"),
     ({**SOURCE, "properties": {"user": "x"}}, TABLE, {}, "properties has user"),
     ({**SOURCE, "url": "mariadb://host"}, TABLE, {}, "is no URL of JDBC"),
@@ -74,6 +83,10 @@ def test_spark_is_given_a_name_of_mariadb_that_it_knows() -> None:
     named = source.model_copy(update={"url": "jdbc:postgresql://u:p@host/shop?ssl=true"})
     assert url_of(named) == named.url
     assert place_of(named) == "jdbc:postgresql://host/shop"
+    oracle = source.model_copy(update={"url": "jdbc:oracle:thin:scott/tiger@//host:1521/x"})
+    assert place_of(oracle) == "jdbc:oracle:thin:@//host:1521/x".replace(":@", ":")
+    db2 = source.model_copy(update={"url": "jdbc:db2://host:50000/x:user=u;password=p;"})
+    assert place_of(db2) == "jdbc:db2://host:50000/x"
 
 
 def test_no_error_tells_a_password() -> None:

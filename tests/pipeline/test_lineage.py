@@ -83,6 +83,20 @@ def lineage(bench: Bench, **wanted: Any) -> Lineage:
     return made
 
 
+def test_what_cannot_be_told_of_fails_no_run(
+    filled: Bench, listener: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise AttributeError("no name")
+
+    telling = lineage(filled, url=listener.url)
+    monkeypatch.setattr("trunq.pipeline.lineage.telling.name_of", broken)
+    assert filled.run("moving")["outcome"] == "done"
+    telling.close()
+    assert listener.events == []
+    assert caplog.text.count("runs go on without: AttributeError") == 1
+
+
 def test_a_run_tells_its_start_and_its_end_with_rows_and_columns(filled: Bench, listener: Server) -> None:
     telling = lineage(filled, url=listener.url, api_key="secret", namespace="shop")
     filled.run("moving")
@@ -196,6 +210,14 @@ def test_a_runner_tells_where_the_settings_ask_for_it_and_else_nobody(
         ({"format": "csv", "path": "/data/*.csv"}, ("file", "/data/*.csv")),
         ({"format": "csv", "path": "s3://bucket/in/*.csv"}, ("s3://bucket", "in/*.csv")),
         ({"format": "python", "function": "shop:rows"}, ("python", "shop:rows")),
+        (
+            {"format": "jdbc", "url": "jdbc:mariadb://db:3306/shop?x=y", "table": "orders"},
+            ("mariadb://db:3306/shop", "orders"),
+        ),
+        (
+            {"format": "jdbc", "url": "jdbc:postgresql://db/shop", "query": "select 1"},
+            ("postgresql://db/shop", "query"),
+        ),
         (
             {"format": "http", "url": "https://api.example.com/v1/orders"},
             ("https://api.example.com", "/v1/orders"),

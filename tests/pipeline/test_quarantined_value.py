@@ -22,6 +22,9 @@ RULES: list[tuple[str, dict[str, Any], list[str]]] = [
     ("integer", {"1": 1, "-7": -7, "0042": 42}, ["1.5", "abc", "", "3000000000", "NaN", " 1"]),
     ("bigint", {"3000000000": 3000000000}, ["9223372036854775808", "1e3"]),
     ("numeric(5,2)", {"1.5": "1.50", "999.99": "999.99", "NaN": "NaN"}, ["1.005", "1000", "Infinity", "x"]),
+    ("numeric(5,-2)", {"1200": "1200", "-0": "0"}, ["1234", "99999900"]),
+    ("numeric(80,2)", {"1.01": "1.01", "1e70": "1" + "0" * 70 + ".00"}, ["1.005", "1" * 79]),
+    ("timestamp(3)", {"2030-01-31 12:00:00.125": "2030-01-31T12:00:00.125000"}, ["2030-01-31 12:00:00.0001"]),
     ("numeric", {"1.23456789": "1.23456789", "Infinity": "Infinity", "1e2": "100"}, ["1,5", "one"]),
     ("double precision", {"0.5": 0.5, "1e300": 1e300}, ["0,5"]),
     ("boolean", {"true": True, "false": False}, ["maybe"]),
@@ -54,7 +57,11 @@ def test_texts_that_read_as_a_value_of_the_column_fit_and_others_are_kept_with_t
     assert sorted(map(str, found)) == sorted(map(str, fit.values()))
     kept = bench.client.list_quarantine(name)
     assert sorted(each.content["v"] for each in kept) == sorted(unfit)
-    said = {"timestamp": "timestamp without time zone", "varchar(3)": "character varying(3)"}.get(kind, kind)
+    said = {
+        "timestamp": "timestamp without time zone",
+        "timestamp(3)": "timestamp(3) without time zone",
+        "varchar(3)": "character varying(3)",
+    }.get(kind, kind)
     assert reasons(bench, name) == {f"v does not fit {said}": len(unfit)}
 
 

@@ -151,6 +151,19 @@ def test_a_requeue_takes_what_was_counted_and_nothing_that_died_since(
     assert len(orders.listed(state="dead")) == 2
 
 
+@pytest.mark.parametrize("verb", ["requeue", "purge"])
+def test_an_act_takes_no_more_than_was_counted(
+    orders: Engine, page: TestClient, shared_database: str, verb: str
+) -> None:
+    bury(orders, 5)
+    _, fields = asked(page, verb, queue=orders.queue, error="iban")
+    before = orders.listed(state="dead")
+    # Another process of the dashboard hides errors, so that none is a filter.
+    with browse(shared_database, hide=("error",)) as other:
+        assert "match, and 1 were counted" in do(other, verb, **fields)
+    assert orders.listed(state="dead") == before
+
+
 def test_one_dead_message_is_requeued_from_its_page(orders: Engine, page: TestClient) -> None:
     bury(orders, 3)
     (id, *_) = orders.listed(state="dead")

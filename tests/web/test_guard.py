@@ -68,6 +68,10 @@ def test_a_token_signs_in_by_a_cookie_that_does_not_hold_it(orders: Engine, shar
         assert client.get("/").headers["location"] == "/sign-in"
         assert client.get(f"/queues/{orders.queue}").status_code == 303
         assert client.post("/sign-in", data={"token": "wrong"}, headers=OURS).status_code == 401
+        assert client.post("/sign-in", data={"token": "x" * 5000}, headers=OURS).status_code == 413
+        behind = client.post("/sign-in", data={"token": TOKEN}, headers=OURS | {"origin": "https://shop"})
+        assert "secure" in behind.headers["set-cookie"].lower()
+        client.cookies.clear()
         signed = client.post("/sign-in", data={"token": TOKEN}, headers=OURS)
         cookie = signed.headers["set-cookie"]
         assert TOKEN not in cookie
@@ -106,6 +110,7 @@ def test_a_read_only_dashboard_refuses_changes_and_so_does_the_database(
         assert client.portal is not None
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             client.portal.call(change)
+        assert client.post("/sign-out", headers=OURS).status_code == 303
     assert not is_paused(orders)
 
 
@@ -186,7 +191,8 @@ def test_health_asks_no_database_and_readiness_does(shared_database: str) -> Non
     with browse("postgresql://127.0.0.1:1/nothing") as client:
         assert client.get("/healthz").text == "live"
         away = client.get("/readyz")
-        assert (away.status_code, "does not answer" in away.text) == (503, True)
+        # Who asks has not signed in, and is not told where it is.
+        assert (away.status_code, away.text) == (503, "the database does not answer")
         assert "the database is away" in client.get("/").text
     with browse(shared_database) as client:
         assert client.get("/readyz").text == "ready"
@@ -199,8 +205,10 @@ def test_health_asks_no_database_and_readiness_does(shared_database: str) -> Non
         ({"user_header": "X-User"}, "anybody can send the header X-User"),
         ({"user_header": "X-User", "trusted_proxies": ["proxy"]}, "address or a network"),
         ({"hide": ["payloads"]}, "payloads cannot be hidden"),
+        ({"operators": "ada"}, "operators is a list of texts"),
+        ({"user_header": " ", "trusted_proxies": ["10.0.0.7"]}, "has no name"),
     ],
-    ids=["token", "proxy", "address", "hide"],
+    ids=["token", "proxy", "address", "hide", "operators", "header"],
 )
 def test_what_cannot_be_is_refused_before_anything_is_shown(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):

@@ -171,6 +171,9 @@ def test_what_is_hidden_is_on_no_page_and_answers_no_filter(orders: Engine, shar
         ):
             text = seen(client, path)
             assert not any(word in text for word in ("iban", "total", "4bf9")), path
+        answered = orders.publish(1)
+        orders.answer("ack", orders.lease(10), results=['"iban of ada"'])
+        assert "iban" not in seen(client, f"/queues/{orders.queue}/messages/{answered[0]}")
         # A filter that is not applied finds as much as none.
         assert seen(client, f"/queues/{orders.queue}/messages?error=nothing").count("ada") == 4
         assert "1 dead" in seen(client, f"/queues/{orders.queue}/dead?error=nothing")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 from contextlib import suppress
-from threading import Lock
+from threading import RLock
 from typing import Any, Final
 
 from trunq.connection.address import complete
@@ -35,10 +35,12 @@ def connect(dsn: str, application_name: str) -> Any:
 
     opened = _open(complete(dsn, application_name))
     try:
-        return dbapi.Connection(opened, AdbcConnection(opened.database))  # type: ignore[arg-type]
+        made = AdbcConnection(opened.database)
     except BaseException:
         opened.close()
         raise
+    # One that fails halfway gives it back when it is collected.
+    return dbapi.Connection(opened, made)  # type: ignore[arg-type]
 
 
 class _Opened:
@@ -57,7 +59,8 @@ class _Opened:
             self.database.close()
 
 
-_lock = Lock()
+_lock = RLock()
+"""A connection that is collected while somebody holds it gives back in the same thread."""
 _cache: Final[dict[tuple[int, str], _Opened]] = {}
 
 
@@ -80,14 +83,15 @@ def _open(address: str) -> _Opened:
         made.holders += 1
         given_up = _cache.pop(next(iter(_cache))) if len(_cache) > _MOST else None
     if given_up is not None:
-        given_up.close()
+        with suppress(Exception):
+            given_up.close()
     return made
 
 
 def _after_fork() -> None:
     """Another thread of the parent may have held the lock."""
     global _lock  # noqa: PLW0603  # one for the process
-    _lock = Lock()
+    _lock = RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -91,7 +91,11 @@ class Executor:
                 if not told:
                     continue
                 run = _run(opened, told)
-                with self.tracing.run(run) as span, told_to(self.lineage, pipeline, run) as ending:
+                with (
+                    self.tracing.run(run) as span,
+                    redacted(pipeline, self.dsn),  # before a span sees an error
+                    told_to(self.lineage, pipeline, run) as ending,
+                ):
                     result = self._take(pipeline, run, asked, lost or threading.Event())
                     span.ended(result)
                     ending.ended(result)

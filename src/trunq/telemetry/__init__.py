@@ -11,6 +11,7 @@ else of trunq imports this module: who gives no Telemetry pays for a branch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time_ns
@@ -18,7 +19,7 @@ from typing import Any, Final, Protocol
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry.context import Context
+    from opentelemetry.context import Context, attach, detach
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -26,6 +27,8 @@ except ModuleNotFoundError as error:
     raise ImportError("trunq.telemetry needs opentelemetry-api: pip install 'trunq[otel]'") from error
 
 from trunq.telemetry import convention as named
+
+log = logging.getLogger("trunq.telemetry")
 
 MOST_LINKS: Final = 128
 """Links of the span of a batch: OpenTelemetry keeps no more of any span, unless it is told to."""
@@ -160,7 +163,8 @@ class Telemetry:
         with self._calling(f"publish {queue}", SpanKind.PRODUCER, attributes, more) as work:
             yield work
         # Only what was published counts.
-        self._sent.add(work.count, attributes)
+        with _harmless():
+            self._sent.add(work.count, attributes)
 
     @contextmanager
     def settling(self, function: str, queue: str, subscription: str, ids: Sequence[int]) -> Iterator[None]:
@@ -188,7 +192,8 @@ class Telemetry:
         """A lease asked for at `began` (nanoseconds) got messages; one that gets none has no span."""
         attributes = _about("lease", named.RECEIVE, queue, subscription)
         self._over(f"lease {queue}", attributes, _ids([each.id for each in messages]), began, None, messages)
-        self._consumed.add(len(messages), attributes)
+        with _harmless():
+            self._consumed.add(len(messages), attributes)
 
     def refused(self, queue: str, subscription: str, began: int, error: BaseException) -> None:
         """A lease raised."""
@@ -221,18 +226,41 @@ class Telemetry:
             work.count = 0
             yield work
             work.count_read()
-        self._consumed.add(work.count, attributes)
+        with _harmless():
+            self._consumed.add(work.count, attributes)
 
     @contextmanager
     def inside(self, name: str, attributes: Attributes) -> Iterator[Span]:
-        """A span of a part of what a handler does."""
+        """A span of a part of what a handler does. Of an error it has no stack: nobody redacts its causes."""
         with (
-            self._tracer.start_as_current_span(
-                name, attributes=attributes, record_exception=False, set_status_on_exception=False
-            ) as span,
-            _failing(span, {}),
+            self._current(name, None, SpanKind.INTERNAL, attributes) as span,
+            _failing(span, {}, has_stack=False),
         ):
             yield span
+
+    @contextmanager
+    def _current(
+        self,
+        name: str,
+        context: Context | None,
+        kind: SpanKind,
+        attributes: Attributes,
+        links: Sequence[Link] = (),
+    ) -> Iterator[Span]:
+        """A span, which is the current one in it."""
+        span: Span = trace.INVALID_SPAN
+        token = None
+        with _harmless():
+            span = self._tracer.start_span(name, context, kind, attributes, links)
+            token = attach(trace.set_span_in_context(span))
+        try:
+            yield span
+        finally:
+            with _harmless():
+                if token is not None:
+                    detach(token)
+            with _harmless():
+                span.end()
 
     @contextmanager
     def _processing(
@@ -243,38 +271,25 @@ class Telemetry:
         parent: Context | None,
         links: list[Link],
     ) -> Iterator[Work]:
-        began = perf_counter()
-        with self._tracer.start_as_current_span(
-            name,
-            parent or _ALONE,
-            SpanKind.CONSUMER,
-            {**attributes, **more},
-            links,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        began, all = perf_counter(), {**attributes, **more}
+        with self._current(name, parent or _ALONE, SpanKind.CONSUMER, all, links) as span:
             try:
                 with _failing(span, attributes):
                     yield Work(span, attributes)
             finally:
-                self._processed.record(perf_counter() - began, attributes)
+                with _harmless():
+                    self._processed.record(perf_counter() - began, attributes)
 
     @contextmanager
     def _calling(self, name: str, kind: SpanKind, attributes: Attributes, more: Attributes) -> Iterator[Work]:
         began = perf_counter()
-        with self._tracer.start_as_current_span(
-            name,
-            None,
-            kind,
-            {**attributes, **more},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        with self._current(name, None, kind, {**attributes, **more}) as span:
             try:
                 with _failing(span, attributes):
                     yield Work(span, attributes)
             finally:
-                self._took.record(perf_counter() - began, attributes)
+                with _harmless():
+                    self._took.record(perf_counter() - began, attributes)
 
     def _over(
         self,
@@ -286,14 +301,15 @@ class Telemetry:
         messages: Sequence[Traced] = (),
     ) -> None:
         """A span for what is over."""
-        span = self._tracer.start_span(name, None, SpanKind.CLIENT, {**attributes, **more}, (), began)
-        if span.is_recording():
-            for link in _links(messages):
-                span.add_link(link.context)
-        if error is not None:
-            _fail(span, attributes, error)
-        span.end()
-        self._took.record((time_ns() - began) / 1e9, attributes)
+        with _harmless():
+            span = self._tracer.start_span(name, None, SpanKind.CLIENT, {**attributes, **more}, (), began)
+            if span.is_recording():
+                for link in _links(messages):
+                    span.add_link(link.context)
+            if error is not None:
+                _fail(span, attributes, error)
+            span.end()
+            self._took.record((time_ns() - began) / 1e9, attributes)
 
 
 def origin_of(message: Traced) -> SpanContext | None:
@@ -303,7 +319,11 @@ def origin_of(message: Traced) -> SpanContext | None:
 
 
 def _parent_of(message: Traced) -> Context | None:
-    headers = message.headers
+    try:
+        headers = message.headers
+    except (ValueError, RecursionError):
+        # JSON of Postgres' that is none of Python's: a number of thousands of digits.
+        return None
     if not isinstance(headers, Mapping) or "traceparent" not in headers:
         return None
     # Anybody may publish headers that are no texts.
@@ -339,18 +359,32 @@ def _ids(ids: Sequence[int]) -> Attributes:
 
 
 @contextmanager
-def _failing(span: Span, attributes: Attributes) -> Iterator[None]:
+def _harmless() -> Iterator[None]:
+    """What samplers and processors of the user raise is said, and is no failure of a message."""
+    try:
+        yield
+    except Exception:
+        log.warning("telemetry failed, and the message goes on without", exc_info=True)
+
+
+@contextmanager
+def _failing(span: Span, attributes: Attributes, *, has_stack: bool = True) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _fail(span, attributes, error)
+        with _harmless():
+            _fail(span, attributes, error, has_stack=has_stack)
         raise
 
 
-def _fail(span: Span, attributes: Attributes, error: BaseException) -> None:
+def _fail(span: Span, attributes: Attributes, error: BaseException, *, has_stack: bool = True) -> None:
     name = type(error).__qualname__
     attributes[named.ERROR_TYPE] = name
     span.set_attribute(named.ERROR_TYPE, name)
     span.set_status(Status(StatusCode.ERROR, str(error)))
-    if isinstance(error, Exception):
+    if not isinstance(error, Exception):
+        return
+    if has_stack:
         span.record_exception(error)
+    else:
+        span.add_event("exception", {"exception.type": name, "exception.message": str(error)})

@@ -217,6 +217,7 @@ async def requeue(call: Call) -> str:
         connection=call.connection,
         **call.dead(),
     )
+    _require_counted(call, n, "requeued")
     return f"{_messages(n)} of {queue} requeued"
 
 
@@ -232,7 +233,17 @@ async def purge(call: Call) -> str:
         connection=call.connection,
         **call.dead(),
     )
+    _require_counted(call, n, "purged")
     return f"{_messages(n)} of {queue} purged"
+
+
+def _require_counted(call: Call, done: int, word: str) -> None:
+    """Take back what is more than the question said: what was hidden since is no part of the filter."""
+    counted = whole(call.given, "count")
+    if counted is not None and done > counted:
+        raise InvalidArgument(
+            f"nothing was {word}: {done:,} match, and {counted:,} were counted", "count them again"
+        )
 
 
 async def ask_requeue(call: Call) -> Question:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -28,6 +29,9 @@ from trunq.web.page import HERE, HIDEABLE, Desk, environment
 from trunq.web.pages import PAGES
 
 READY_WITHIN: Final = 2.0
+_FORM_BYTES: Final = 4096
+
+log = logging.getLogger("trunq.web")
 
 View = Callable[[Desk, Request], Awaitable[Response]]
 
@@ -100,7 +104,9 @@ def _routes(desk: Desk, entry: Entry) -> list[BaseRoute]:
             async with asyncio.timeout(READY_WITHIN), desk.database.reading():
                 return PlainTextResponse("ready")
         except (psycopg.Error, TimeoutError, TrunqError, OSError) as error:
-            return PlainTextResponse(f"the database does not answer: {first_line(error)}", 503)
+            # Who asks has not signed in: the address of the database is not theirs.
+            log.warning("not ready: %s", first_line(error))
+            return PlainTextResponse("the database does not answer", 503)
 
     return [
         *(route(path, view) for path, view in PAGES),
@@ -122,6 +128,9 @@ async def _live(_: Request) -> Response:
 async def _sign_in(desk: Desk, entry: Entry, request: Request) -> Response:
     wrong = False
     if request.method == "POST":
+        length = request.headers.get("content-length", "")
+        if not length.isdigit() or int(length) > _FORM_BYTES:
+            return PlainTextResponse("A form with a token is shorter.", 413)
         form = await request.form()
         given = str(form.get("token", "")).strip()
         if entry.knows(given):
@@ -131,7 +140,8 @@ async def _sign_in(desk: Desk, entry: Entry, request: Request) -> Response:
                 ticket(given),
                 httponly=True,
                 samesite="strict",
-                secure=request.url.scheme == "https",
+                # Behind a proxy that ends TLS only the browser says so.
+                secure="https" in (request.url.scheme, request.headers.get("origin", "").partition(":")[0]),
                 path=f"{root_of(request)}/",
             )
             return answer

@@ -58,6 +58,11 @@ class Entry:
     networks: tuple[IPv4Network | IPv6Network, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
+        for name in ("proxies", "operators", "hosts"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidArgument(f"{name} is a list of texts, not one", "put it into a list")
+        if self.user_header is not None and not self.user_header.strip():
+            raise InvalidArgument("the header that says who it is has no name")
         for given in (self.token, self.viewer_token):
             if given is not None and len(given) < 16:
                 raise InvalidArgument("a token has at least 16 characters", "make one: openssl rand -hex 24")
@@ -166,7 +171,7 @@ class Guard:
         person = await self._entry.find(request)
         if person is None:
             return self._ask_in(request)
-        if changes and self._is_read_only:
+        if changes and self._is_read_only and path != "/sign-out":
             return PlainTextResponse("This dashboard is read-only, so nothing was done.", 403)
         if changes and person.role != "operator" and path != "/sign-out":
             return PlainTextResponse(f"{person.name} is a viewer, so nothing was done.", 403)

@@ -74,7 +74,8 @@ class Desk:
             hidden |= {
                 name: HIDDEN
                 for name in ("result", "state", "example", "content")
-                if not isinstance(fields.get(name), str | None)
+                # The state of a message is a word, that of a pipeline a value.
+                if fields.get(name) is not None and not (name == "state" and isinstance(fields[name], str))
             }
         if "error" in self.hidden:
             hidden |= {

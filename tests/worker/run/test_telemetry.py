@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from serving import Queue
@@ -62,6 +63,53 @@ async def test_publisher_and_handler_are_linked_through_a_retry(queue: Queue, se
         None: 1,
         "ValueError": 1,
     }
+
+
+async def test_headers_that_python_cannot_read_end_no_worker(queue: Queue, service: Service) -> None:
+    digits = "1" * 5000
+    queue.connection.execute(
+        "select trunq.publish('q', '1', p_kind => 'work', p_headers => %s)", (f'{{"n": {digits}}}',)
+    )
+    worker = queue.worker(until_idle=True, telemetry=service.telemetry)
+    seen: list[Any] = []
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None:
+        seen.append(message.payload)
+
+    await worker.run_async()
+    assert seen == [1]
+    assert [told(each).get("trunq.outcome") for each in service.spans("process q")] == ["success"]
+
+
+class _Broken(SpanProcessor):
+    def on_start(self, span: Any, parent_context: Any = None) -> None:  # noqa: ARG002
+        raise RuntimeError("a scrubber that is broken")
+
+    def on_end(self, span: Any) -> None:  # noqa: ARG002
+        raise RuntimeError("a scrubber that is broken")
+
+
+async def test_a_processor_that_raises_fails_no_message(
+    queue: Queue, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.tracers.add_span_processor(_Broken())
+    worker = queue.worker(until_idle=True, telemetry=service.telemetry)
+    seen: list[Any] = []
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None:
+        seen.append(message.payload)
+        if message.attempt == 1:
+            raise ValueError("not yet")
+
+    _publish(queue, service, 2)
+    await worker.run_async()
+    assert sorted(seen) == [0, 0, 1, 1]
+    assert (
+        queue.connection.execute("select state from trunq.list_messages('q')").fetchall() == [("done",)] * 2
+    )
+    assert "telemetry failed" in caplog.text
 
 
 async def test_a_trace_goes_through_two_services(queue: Queue) -> None:

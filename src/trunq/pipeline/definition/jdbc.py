@@ -22,7 +22,9 @@ DRIVERS: Final = {
 """Classes of drivers, by what stands behind `jdbc:` in a URL."""
 
 _WRITTEN: Final = ("postgresql", "mariadb", "mysql")
-_IN_URL: Final = re.compile(r"//[^/@?]*:([^/@?]+)@|[?&;](?:password|pwd)=([^&;]+)", re.IGNORECASE)
+_IN_URL: Final = re.compile(
+    r"//[^/@?]*:([^/@?]+)@|[?&;:](?:\w*password|pwd)=([^&;]+)|:[^/@:]+/([^/@]+)@", re.IGNORECASE
+)
 _KEYED: Final = ("upsert", "history")
 
 
@@ -44,7 +46,7 @@ class InJdbc(Part):
         if not re.match(r"jdbc:[a-z0-9]+:.", value) and not (not is_expanded.get() and VARIABLE.match(value)):
             raise ValueError(f"{value[:60]!r} is no URL of JDBC, as jdbc:mariadb://host:3306/shop")
         for found in _IN_URL.finditer(value):
-            if not is_expanded.get() and not VARIABLE.search(found[1] or found[2]):
+            if not is_expanded.get() and not VARIABLE.search(found[1] or found[2] or found[3]):
                 raise ValueError(
                     "a password does not belong into a pipeline, which lies in the database as it is written:"
                     " write password = '${NAME}'"
@@ -90,6 +92,11 @@ class InJdbc(Part):
         found = [text for each in _IN_URL.finditer(self.url) for text in each.groups() if text]
         found += [value for name, value in self.properties.items() if is_secret(name)]
         return found + ([self.password] if self.password else [])
+
+
+def place_of(place: InJdbc) -> str:
+    """A URL as people are told it: without what stands before the host, or behind it as options."""
+    return re.sub(r"(//)[^/@]*@|(:)[^/@:]+/[^@]+@", r"\1\2", re.split(r"[?;]|:(?=\w+=)", place.url)[0])
 
 
 class JdbcSource(InJdbc):

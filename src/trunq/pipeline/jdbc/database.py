@@ -169,6 +169,18 @@ class Database(Naming):
             *([schema] if schema else []),
         )
 
+    def prefix_index(self, connection: Connection, table: tuple[str | None, str]) -> str | None:
+        """A unique index over the beginning of a text, by which rows are the same that are not."""
+        if self.is_postgres:
+            return None
+        schema, name = table
+        return connection.one(
+            "select index_name from information_schema.statistics where table_name = ? and table_schema ="
+            f" {self._schema(schema)} and non_unique = 0 and sub_part is not null limit 1",
+            name,
+            *([schema] if schema else []),
+        )
+
     def _schema(self, schema: str | None) -> str:
         if schema:
             return "?"

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from trunq.errors import InvalidPipeline, TrunqError
-from trunq.pipeline.definition.jdbc import DRIVERS, InJdbc
+from trunq.pipeline.definition.jdbc import DRIVERS, InJdbc, place_of
 from trunq.pipeline.errors import DatabaseFailed
 
 if TYPE_CHECKING:
@@ -218,11 +218,6 @@ def failed(pipeline: str, place: str, java: Any) -> TrunqError:
             "see that the server runs, and that the url is right where the pipeline runs",
         )
     return DatabaseFailed(f"pipeline {pipeline}: {place} says: {line}")
-
-
-def place_of(place: InJdbc) -> str:
-    """A URL as people are told it: without what stands before the host, or behind a question mark."""
-    return re.sub(r"//[^/@]*@", "//", re.split(r"[?;]", place.url)[0])
 
 
 @contextmanager

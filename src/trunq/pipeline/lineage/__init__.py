@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunq.errors import InvalidArgument
 from trunq.pipeline.control import Run
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from trunq.pipeline.lineage.telling import Events
 
 log = logging.getLogger("trunq.pipeline")
+
+Made = TypeVar("Made")
 
 _MOST: Final = 1000
 """Events that wait at most; more are left out."""
@@ -64,19 +66,24 @@ class Lineage:
     @contextmanager
     def run(self, pipeline: Pipeline, run: Run) -> Iterator[Told]:
         """START, then COMPLETE, FAIL, or ABORT when it is cancelled or goes on elsewhere."""
-        told, one = Told(), self._events.one(pipeline, run)
-        self._put(one.started())
+        told = Told()
+        one = self._made(lambda: self._events.one(pipeline, run))
+        if one is None:
+            yield told
+            return
+        self._put(one.started)
         try:
             yield told
         except (RunOver, Wait):
-            self._put(one.ended("ABORT"))
+            self._put(lambda: one.ended("ABORT"))
             raise
         except Exception as error:
-            self._put(one.ended("FAIL", error=redact(pipeline, f"{type(error).__name__}: {error}")))
+            why = redact(pipeline, f"{type(error).__name__}: {error}")
+            self._put(lambda: one.ended("FAIL", error=why))
             raise
         else:
             is_cancelled = told.answer.get("outcome") == "cancelled"
-            self._put(one.ended("ABORT" if is_cancelled else "COMPLETE", told.answer))
+            self._put(lambda: one.ended("ABORT" if is_cancelled else "COMPLETE", told.answer))
 
     def close(self) -> None:
         """Send what waits, as far as a few seconds last."""
@@ -86,11 +93,21 @@ class Lineage:
             return
         self._thread.join(_LAST)
 
-    def _put(self, event: Any) -> None:
+    def _put(self, make: Callable[[], Any]) -> None:
+        if (event := self._made(make)) is None:
+            return
         try:
             self._waiting.put_nowait(event)
         except queue.Full:
             self._say(f"{_MOST} events wait")
+
+    def _made(self, make: Callable[[], Made]) -> Made | None:
+        """What a run has no words for fails no run."""
+        try:
+            return make()
+        except Exception as error:
+            self._say(f"{type(error).__name__}: an event could not be made")
+            return None
 
     def _send(self) -> None:
         while (event := self._waiting.get()) is not None:

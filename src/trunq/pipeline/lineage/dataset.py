@@ -9,6 +9,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from trunq.arrow.catalog import split_name
+from trunq.pipeline.definition.jdbc import place_of
 
 
 def name_of(part: Any, dsn: str) -> tuple[str, str]:
@@ -26,6 +27,8 @@ def name_of(part: Any, dsn: str) -> tuple[str, str]:
             return _in_postgres(part.dsn or dsn, f"trunq_data.{part.queue}_receipt")
         case "python":
             return "python", part.function
+        case "jdbc":
+            return place_of(part).removeprefix("jdbc:"), part.table or "query"
         case "http":
             address = urlsplit(part.url)
             host = address.hostname or "localhost"

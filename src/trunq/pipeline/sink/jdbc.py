@@ -227,6 +227,12 @@ class JdbcSink:
             )
         if not key:
             return
+        if (index := self._database.prefix_index(connection, self._table)) is not None:
+            raise InvalidPipeline(
+                f"pipeline {name}: the unique index {index} of {table} is over the beginning of a text, by"
+                " which its database would take rows for the same that are not",
+                "make the column a varchar, and the index over all of it",
+            )
         unique = connection.indexed(self._table, unique=True)
         if sorted(key) not in [sorted(index) for index in unique]:
             raise InvalidPipeline(
@@ -236,7 +242,7 @@ class JdbcSink:
                 f" ({', '.join(key)})",
             )
         others = [
-            each for each in unique if sorted(each) != sorted(key) and set(each) <= set(written or there)
+            each for each in unique if sorted(each) != sorted(key) and set(each) & set(written or there)
         ]
         if others and not self._database.is_postgres and written is not None:
             raise InvalidPipeline(

@@ -21,13 +21,13 @@ import pyarrow as pa
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.jdbc import JdbcSource as Model
+from trunq.pipeline.definition.jdbc import place_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.jdbc.database import Naming, parts_of
 from trunq.pipeline.jdbc.driver import (
     Connection,
     class_of,
     connected,
-    place_of,
     properties_of,
     running_session,
     telling,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ from trunq.pipeline.work.text import texts
 Fit = tuple[pa.Array, list[int]]
 """A column, null where a value does not fit, and where that is."""
 
-_DIGITS: Final = re.compile(r"numeric\((\d+),(\d+)\)")
+_DIGITS: Final = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_SECONDS: Final = re.compile(r"timestamp\((\d)\)")
 _MOST: Final = 76
 _NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LENGTH: Final = re.compile(r"(?:character varying|character|bpchar)\((\d+)\)")
@@ -47,13 +49,15 @@ def fit(column: pa.Array, given: pa.Field, there: pa.Field, *, is_lake: bool) ->
     elif to == "text":
         found = _text(texts(column), known, is_lake=is_lake)
     elif given.type == there.type:
-        found = column, []
+        found = _rounded(column, there.type, known)
     elif (from_, to) == ("number", "number"):
         found = _number(column, there.type)
     elif from_ == to == "time" and there.type == pa.date32():
         found = _date(column)
     else:
-        found = cast(column, there.type)
+        made, wrong = cast(column, there.type)
+        kept, others = _rounded(made, there.type, known)
+        found = kept, sorted({*wrong, *others})
     return found
 
 
@@ -137,11 +141,38 @@ def _numeric(found: pa.Array, known: str) -> Fit:
     spelt = pc.replace_substring_regex(found, "^(-?)inf$", r"\1Infinity")
     spelt = pc.if_else(pc.equal(spelt, "nan"), "NaN", spelt)
     is_word = pc.is_in(spelt, pa.array(words))
-    if digits is None or int(digits[1]) > _MOST:
+    if digits is None:
         return _without(spelt, pc.or_(is_word, pc.match_substring_regex(spelt, _NUMBER)))
+    if int(digits[2]) < 0 or int(digits[1]) > _MOST:
+        fits = [text is None or text in words or _holds(text, digits) for text in spelt.to_pylist()]
+        return _without(spelt, pa.array(fits, pa.bool_()))
     kind = pa.decimal256(int(digits[1]), int(digits[2]))
     numbers, wrong = _each(pc.if_else(is_word, None, spelt), kind, lambda some: some.cast(kind))
     return pc.if_else(pc.or_(is_word, numbers.is_valid()), spelt, None), wrong
+
+
+def _holds(text: str, digits: re.Match[str]) -> bool:
+    """Whether numeric(p,s) has all digits of a number; for what Arrow has no type for."""
+    if re.match(_NUMBER, text) is None:
+        return False
+    _, figures, exponent = Decimal(text).as_tuple()
+    significant = "".join(map(str, figures)).lstrip("0").rstrip("0")
+    least = int(exponent) + len(figures) - len("".join(map(str, figures)).rstrip("0"))
+    return not significant or (
+        least >= -int(digits[2]) and len(significant) + least <= int(digits[1]) - int(digits[2])
+    )
+
+
+def _rounded(column: pa.Array, kind: pa.DataType, known: str) -> Fit:
+    """Values of the column's type; of times those that it would not round in silence to its digits of a
+    second.
+    """
+    digits = _SECONDS.match(known)
+    if digits is None or not pa.types.is_timestamp(kind):
+        return column, []
+    whole = 10 ** (6 - int(digits[1]))
+    moments = column.cast(pa.int64())
+    return _without(column, pc.equal(pc.multiply(pc.divide(moments, whole), whole), moments))
 
 
 def _text(found: pa.Array, known: str, *, is_lake: bool) -> Fit:

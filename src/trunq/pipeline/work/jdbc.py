@@ -15,10 +15,11 @@ from pyspark.accumulators import AccumulatorParam
 from trunq.arrow.batch import like
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import gives_changes
+from trunq.pipeline.definition.jdbc import place_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.jdbc.database import PART
-from trunq.pipeline.jdbc.driver import place_of, telling
+from trunq.pipeline.jdbc.driver import telling
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.sink import Staged
 from trunq.pipeline.sink.jdbc import JdbcSink
