@@ -38,3 +38,22 @@ def test_the_overview_reads_as_much_with_a_backlog_as_without(
         work.drain()
     many = pages(connection)
     assert many < 2 * few + 500
+
+
+HISTORY = """
+insert into trunq.statistic (queue_id, is_hour, at, subscription, kind, outcome, count, is_sampled)
+select q.queue_id, true, trunq.clock() - n * interval '1 hour', 'default', k, 'a', 1, false
+from trunq.queue q, generate_series(3, {days} * 24) n, unnest('{{a,b,c,d}}'::text[]) k"""
+
+
+def test_figures_of_an_hour_read_as_much_behind_ninety_days(connection: psycopg.Connection[Any]) -> None:
+    for number in range(5):
+        Engine(connection, f"work_{number}").create()
+    hour = LOOKS[-1]
+    connection.execute(HISTORY.format(days=1).encode())
+    cost_of(connection, hour)
+    few = cost_of(connection, hour).pages
+    connection.execute("truncate trunq.statistic")
+    connection.execute(HISTORY.format(days=90).encode())
+    cost_of(connection, hour)
+    assert cost_of(connection, hour).pages < 1.5 * few + 50

@@ -18,7 +18,7 @@ create or replace function trunq.statistics(
   took_mean double precision, took_median double precision, took_p90 double precision, took_p99 double precision,
   waited_mean double precision, waited_median double precision, waited_p90 double precision, waited_p99 double precision
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_now timestamptz := trunq.clock();
@@ -36,9 +36,12 @@ begin
       select case when p_per is not null then date_bin(p_per, t.at, '2000-01-01 00:00+00') end at, q.name, t.subscription,
         case when p_by_kind then nullif(t.kind, '') end kind, t.outcome, sum(t.count)::bigint count, bool_or(t.is_sampled) is_sampled,
         sum(t.took_sum) took_sum, sum(t.waited_sum) waited_sum, trunq._merge_histograms(array_agg(t.took) filter (where t.took is not null)) took, trunq._merge_histograms(array_agg(t.waited) filter (where t.waited is not null)) waited
-      from trunq.statistic t join trunq.queue q on q.queue_id = t.queue_id
+      -- From the beginning of the time on, of each queue: whatever was before costs nothing.
+      from trunq.queue q cross join unnest('{f,t}'::boolean[]) h(is_hour)
+      cross join lateral (
+        select s.* from trunq.statistic s where s.queue_id = q.queue_id and s.is_hour = h.is_hour and s.at >= v_now - p_last offset 0) t
       where (p_queue is null or q.name = p_queue) and (p_subscription is null or t.subscription = p_subscription)
-        and (p_kind is null or t.kind = p_kind) and t.at >= v_now - p_last
+        and (p_kind is null or t.kind = p_kind)
       group by 1, 2, 3, 4, 5) s
     order by s.at, s.name, s.subscription, s.count desc, s.kind, s.outcome;
 end $$;
