@@ -141,10 +141,12 @@ def test_an_application_says_itself_who_it_is(shared_database: str) -> None:
 
 def test_a_name_that_is_not_ours_is_refused(shared_database: str) -> None:
     with browse(shared_database, hosts=["127.0.0.1", "::1"]) as client:
-        assert client.get("/healthz").status_code == 200
-        assert client.get("/healthz", headers={"host": "[::1]:8460"}).status_code == 200
+        assert client.get("/").status_code == 200
+        assert client.get("/", headers={"host": "[::1]:8460"}).status_code == 200
         for name in ("evil.test", "127.0.0.1.evil.test", "[", ""):
-            assert client.get("/healthz", headers={"host": name}).status_code == 421
+            assert client.get("/", headers={"host": name}).status_code == 421
+        # A probe asks by the address of a pod.
+        assert client.get("/healthz", headers={"host": "10.1.2.3:8460"}).status_code == 200
 
 
 @pytest.mark.parametrize("prefix", ["/ops/trunq"])
