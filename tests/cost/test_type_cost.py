@@ -33,6 +33,7 @@ def run(bench: Bench, pipeline: str) -> int:
         "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     )
     bench.sql("insert into small default values")
+    bench.sql("select pg_stat_force_next_flush()")
     before = bench.one(read)
     bench.run(pipeline)
     bench.client.close()
