@@ -38,7 +38,8 @@ _PATIENCE: Final = 1_800
 _FILLED: Final = """
 create table source_{rows} as
 select n::bigint as id, 'customer ' || n % 1000 as customer, n % 7 as kind,
-  n / 7.0::double precision as total, md5(n::text) as note, timestamptz '2026-01-01 00:00Z' + n * interval '1 second' as placed_at
+  n / 7.0::double precision as total, md5(n::text) as note,
+  timestamptz '2026-01-01 00:00Z' + n * interval '1 second' as placed_at
 from generate_series(1, {rows}) n
 """
 _SQL: Final = "select *, date(placed_at) as placed_on, upper(substr(note, 1, 8)) as code from input"
