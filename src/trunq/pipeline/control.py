@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -66,6 +66,8 @@ class Run:
     progress: dict[str, Any] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     """Of its attempt."""
+    goes_on: Callable[[], object] = field(default=bool, repr=False, compare=False)
+    """Raises when its attempt is to stop: while a sink waits for others, it asks."""
 
     @property
     def mark(self) -> str:

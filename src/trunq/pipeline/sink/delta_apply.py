@@ -49,6 +49,9 @@ class DeletingDeltaSink(DeltaSink):
     def _merges(self, run: Run, parts: list[str]) -> bool:
         return bool(run.attempt) and (bool(parts) or (is_whole(run.slice) and self._has_rows()))
 
+    def _upsert(self, run: Run, files: list[Path]) -> None:  # noqa: ARG002  # as all tables
+        """It deletes, too."""
+
     def _has_rows(self) -> bool:
         table = self._open()
         return table is not None and not is_blank(table)

@@ -37,6 +37,9 @@ class DeltaHistorySink(DeltaSink):
     def _merges(self, run: Run, parts: list[str]) -> bool:  # noqa: ARG002  # as all tables
         return bool(parts)
 
+    def _upsert(self, run: Run, files: list[Path]) -> None:  # noqa: ARG002  # as all tables
+        """It keeps what is replaced."""
+
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
         key = self._model.key
         rows = pa.Table.from_batches(read(files))
