@@ -260,7 +260,8 @@ class DeltaSink:
                 # Of a commit that failed, the entry may be there all the same.
                 return mark == Mark(run.number, run.attempt)
             self._require_newest(run, table)
-            require_columns(self._model.path, table, self._written)
+            if run.attempt:
+                require_columns(self._model.path, table, self._written)
             write(table)
             return True
 

@@ -57,8 +57,8 @@ def rewrite(
 
 
 def require_columns(path: str, table: DeltaTable, names: Iterable[str]) -> None:
-    """Raise Outrun where a column is gone that the table had when an attempt began: another pipeline has renamed
-    it. A file with the old name would have null under the new one.
+    """Raise Outrun where a column is gone that the table had when an attempt began: another pipeline has
+    renamed it. A file with the old name would have null under the new one.
     """
     there = {field.name for field in table.schema().fields}
     if gone := sorted(name for name in names if name not in there):

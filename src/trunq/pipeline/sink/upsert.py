@@ -1,5 +1,5 @@
-"""An upsert into a Delta table that never has the table in memory: a file with rows of which newer ones come is
-written anew without them, batch by batch, and the rows of the run are files beside it.
+"""An upsert into a Delta table that never has the table in memory: a file with rows of which newer ones come
+is written anew without them, batch by batch, and the rows of the run are files beside it.
 
 In memory are the keys of the run, those of one file of the table, and a batch. Where another's entry of the
 log comes first, what was written stays good for all files of the table that are still there: the next try
@@ -163,7 +163,9 @@ def _without(fragment: Any, schema: pa.Schema, gone: pa.Array) -> Iterator[pa.Re
 
 def _with_types(given: pa.Schema, there: pa.Schema) -> pa.Schema:
     """A schema with the types that a table has for its columns."""
-    return pa.schema([each if each.name == ROW else each.with_type(there.field(each.name).type) for each in given])
+    return pa.schema(
+        [each if each.name == ROW else each.with_type(there.field(each.name).type) for each in given]
+    )
 
 
 def _bounds(keys: pa.Table, key: list[str]) -> pc.Expression | None:

@@ -169,7 +169,7 @@ def _decoded(column: pa.Array, kind: pa.DataType, is_cast: bool) -> pa.Array:
 def unsliced(run: Run) -> Run:
     """A run as tasks need it: of the slice, which may name many files, the key alone goes there."""
     key = {name: run.slice[name] for name in ("key",) if name in run.slice}
-    return replace(run, payload=run.message, slice=key, progress={}, figures=Figures(), goes_on=bool)
+    return replace(run, payload=run.message, slice=key, progress={}, figures=Figures())
 
 
 class _Once(Source):
