@@ -128,7 +128,8 @@ def _taken(pipeline: Pipeline, model: TableSink | DeltaSink, schema: pa.Schema) 
 
 def _rights(model: TableSink) -> str:
     """What the role of the sink has to be allowed on its table."""
-    if model.deletes == "hard" and (model.mode == "apply" or model.missing == "delete"):
+    is_losing = model.mode == "apply" or (model.missing == "delete" and model.mode != "history")
+    if model.deletes == "hard" and is_losing:
         return "insert,update,delete"
     return {"append": "insert", "replace": "insert,delete"}.get(model.mode, "insert,update")
 
