@@ -228,7 +228,8 @@ def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Comp
   update {table} t set valid_to = c."trunq first" from w c
   where {same_key} and t.valid_to is null and c."trunq begins" = c."trunq first"
 )
-insert into {table} ({names}, valid_from, valid_to) select {names_w}, w."trunq begins", w."trunq ends" from w"""
+insert into {table} ({names}, valid_from, valid_to)
+select {names_w}, w."trunq begins", w."trunq ends" from w"""
     ).format(
         **_reopening(key, reopens=target.reopens),
         key=_names(key),

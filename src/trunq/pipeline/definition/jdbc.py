@@ -171,8 +171,8 @@ class JdbcSink(InJdbc):
 
 
 NO_WIDENING: Final = (
-    "evolve widens types, and MariaDB and MySQL forget the default and the not null of a column whose type they"
-    " change"
+    "evolve widens types, and MariaDB and MySQL forget the default and the not null of a column whose type"
+    " they change"
 )
 WIDEN_YOURSELF: Final = (
     "leave widen out, and say all of the column yourself: alter table ... modify column n bigint not null"

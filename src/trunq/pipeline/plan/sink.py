@@ -298,7 +298,9 @@ def _jdbc(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]
         return Written(coming, coming, is_made=True)
     table = str(getattr(pipeline.sink, "table", ""))
     written = Written({name: kind for name, kind in there.items() if name in coming} | wider)
-    written.notes += [f"column {name} of {table} becomes {to}, and is {there[name]}" for name, to in wider.items()]
+    written.notes += [
+        f"column {name} of {table} becomes {to}, and is {there[name]}" for name, to in wider.items()
+    ]
     written.notes += [f"column {old} of {table} is renamed {now}" for old, now in renamed.items()]
     new = {name: kind for name, kind in coming.items() if name not in there}
     return _evolved(pipeline, written, new, table)

@@ -54,8 +54,8 @@ def compact_table(pipeline: Pipeline, sink: DeltaSink) -> Compacted:
             )
         except CommitFailedError as error:
             raise Outrun(
-                f"a run replaced files of {sink.path} while they were merged: the run is in the table, and its"
-                " small files stay for now",
+                f"a run replaced files of {sink.path} while they were merged: the run is in the table, and"
+                " its small files stay for now",
                 "the compaction is tried again; what it wrote, vacuum deletes",
             ) from error
         stage.sync_entries(before, table.version())

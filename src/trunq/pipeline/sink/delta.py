@@ -147,6 +147,11 @@ class DeltaSink:
         """The table; None if there is none yet."""
         return open_table(self._stage.uri, self._stage.options)
 
+    def _has_rows(self) -> bool:
+        """Whether a run with rows has written there."""
+        table = self._open()
+        return table is not None and not is_blank(table)
+
     def _there(self) -> DeltaTable:
         table = self._open()
         assert table is not None

@@ -359,7 +359,7 @@ class JdbcSink:
         if changed != 1:
             raise DatabaseFailed(
                 f"pipeline {run.pipeline}: {changed} rows of {self._database.named(self._mark)} were changed"
-                f" to note run {run.number}, and one was to be: nothing of this run is in {self._model.table}",
+                f" to note run {run.number}, and one was to be: nothing of it is in {self._model.table}",
                 f"see what deletes rows of {MARK}, or keeps them as they are; the run is tried again",
             )
 

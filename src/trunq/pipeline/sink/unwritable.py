@@ -19,8 +19,8 @@ _AGAIN: Final = "; nothing of this run is in the sink, and it is tried again"
 
 @contextmanager
 def named_by_postgres(pipeline: str, target: str) -> Iterator[None]:
-    """Raises SinkUnwritable for a right that is missing, a table or a column that is gone, a full disk, and values that
-    the table refuses.
+    """Raises SinkUnwritable for a right that is missing, a table or a column that is gone, a full disk, and
+    values that the table refuses.
     """
     try:
         yield
@@ -45,8 +45,8 @@ def _unwritable(pipeline: str, target: str, error: Any) -> SinkUnwritable | None
         )
     if state == _NO_COLUMN:
         return SinkUnwritable(
-            f"pipeline {pipeline}: a column of {target} got another name, or was dropped, while a run wrote to"
-            f" it: {why}",
+            f"pipeline {pipeline}: a column of {target} got another name, or was dropped, while a run wrote"
+            f" to it: {why}",
             f"a run begins with the columns that the table has{_AGAIN}",
         )
     if state == _NO_ROOM:
