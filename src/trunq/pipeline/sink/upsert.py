@@ -127,7 +127,7 @@ class Upsert:
             pairs = pairs.filter(takes)
         if not pairs.num_rows:
             return _Met(outdone=outdone)
-        gone = pairs[ROW].unique().combine_chunks() if pairs.num_rows else pa.array([], pa.int64())
+        gone = pairs[ROW].unique()
         part = f"kept-{uuid4()}"
         kept = self._stage.write_listed(self._run, part, _without(fragment, schema, gone), partition_by)
         return _Met(len(gone), outdone, self._stage.move_in(self._run, [part], kept))
