@@ -56,6 +56,8 @@ RUNS = (
     ("pipeline.py", "--postgres", "18"),
     ("engine.py", "--postgres", "18"),
     ("jdbc.py", "--postgres", "18"),
+    ("merge.py", "--postgres", "18"),
+    ("cluster.py", "--postgres", "18"),
 )
 
 INTRODUCTION = """# Benchmarks: results

@@ -90,6 +90,7 @@ LONGEST_FIRST = (
     "spark",
     "pipeline/test_protocol.py",
     "pipeline/test_jdbc.py",
+    "pipeline/test_jdbc_evolve.py",
     "pipeline/test_jdbc_kill.py",
     "pipeline/test_capture_refusal.py",
     "pipeline/test_capture.py",

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from scope import ALL
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -75,3 +78,16 @@ def test_a_table_says_that_the_machine_was_under_load() -> None:
     quiet, loaded = (_bench.Table("t", "Nine rounds.", ["", "figure"], others=each) for each in (0.05, 0.4))
     assert "Under load: other work took 40% of the machine." in loaded.markdown()
     assert "Under load" not in quiet.markdown()
+
+
+@pytest.mark.parametrize("name", ["merge", "cluster"])
+def test_a_benchmark_runs_in_its_quick_form(name: str, tmp_path: Path) -> None:
+    if name == "merge" and find_spec("dlt") is None:
+        pytest.skip("dlt is in the dependency group bench")
+    if name == "cluster" and not ALL:
+        pytest.skip("TRUNQ_TEST_ALL starts a cluster")
+    tables = tmp_path / "tables.md"
+    program = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--markdown", str(tables)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| target |" in tables.read_text()

@@ -176,7 +176,7 @@ def test_rows_that_were_staged_for_the_narrower_type_are_staged_again(
         return original(self, run, write)
 
     monkeypatch.setattr(delta.DeltaSink, "_try", meeting)
-    with pytest.raises(Outrun, match='column "n" of the table is int64 since its rows were staged'):
+    with pytest.raises(Outrun, match='column "n" of lake is int64 since rows were staged for it'):
         bench.run(narrow)
     bench.run(narrow)
     assert lake("id", "n") == [(1, 7), (2, 3000000000), (5, 5)]

@@ -18,7 +18,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
 from trunq.pipeline.definition.jdbc import place_of
 from trunq.pipeline.definition.part import is_expanded
-from trunq.pipeline.jdbc.driver import url_of
+from trunq.pipeline.jdbc.driver import properties_of, url_of
 from trunq.pipeline.redact import redact
 from trunq.spark.errors import SparkError
 from trunq.spark.launch.session import _jars
@@ -60,9 +60,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     (TABLE, {**SOURCE, "mode": "upsert"}, {}, "mode = 'upsert' needs key = ['...']"),
     (TABLE, {**SOURCE, "key": ["id"]}, {}, "key and newest are for mode = 'upsert'"),
     (TABLE, {**SOURCE, "url": "jdbc:oracle:thin:@h"}, {}, "jdbc:oracle can be read alone"),
-    (TABLE, SOURCE, {"stamp": True}, "which a sink of format 'jdbc' does not take: leave it out"),
-    (TABLE, SOURCE, {"evolve": "widen"}, "evolve widens types, which a sink of format 'jdbc' does not"),
-    (TABLE, SOURCE, {"evolve": {"rename": {"a": "b"}}}, "evolve renames columns, which a sink of format"),
+    (TABLE, SOURCE, {"evolve": "widen"}, "alter table ... modify column n bigint not null"),
 ]
 
 
@@ -87,6 +85,24 @@ def test_spark_is_given_a_name_of_mariadb_that_it_knows() -> None:
     assert place_of(oracle) == "jdbc:oracle:thin:@//host:1521/x".replace(":@", ":")
     db2 = source.model_copy(update={"url": "jdbc:db2://host:50000/x:user=u;password=p;"})
     assert place_of(db2) == "jdbc:db2://host:50000/x"
+
+
+@pytest.mark.parametrize("by", ["url", "properties", "neither"])
+def test_sessions_are_in_utc_and_strict_whatever_they_are_told_besides(by: str) -> None:
+    own = "wait_timeout=99,time_zone='+05:00'"
+    more = {"properties": {"sessionVariables": own}} if by == "properties" else {}
+    url = f"jdbc:mariadb://host/shop?sessionVariables={own}&useSsl=true" if by == "url" else SOURCE["url"]
+    given: Any = {**SOURCE, "url": url, **more}
+    made = Pipeline("shop", source=given, sink=given)
+    utc, strict = "time_zone='+00:00'", "sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+    for part, ours in ((made.source, utc), (made.sink, f"{utc},{strict}")):
+        told = (
+            properties_of(part)["sessionVariables"]
+            if by == "properties"
+            else url_of(part).partition("sessionVariables=")[2].partition("&")[0]
+        )
+        assert told == (ours if by == "neither" else f"{own},{ours}")
+        assert by == "url" or url_of(part).count("sessionVariables") == (by == "neither")
 
 
 def test_no_error_tells_a_password() -> None:

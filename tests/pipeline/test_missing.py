@@ -72,6 +72,54 @@ def test_a_soft_delete_notes_the_time_and_a_row_that_is_there_again_lives(
     assert copied(bench, kind) == [(1, "a", False), (2, "b", False), (3, "c", False)]
 
 
+def versions(bench: Bench, kind: str) -> list[tuple[int, str, bool]]:
+    """What a history has, in the order of time, and whether it ended."""
+    if kind == "table":
+        rows = [row for (row,) in bench.sql("select to_jsonb(c) from copy c")]
+    else:
+        rows = DeltaTable("copy").to_pyarrow_table().to_pylist()
+    assert all(row["valid_to"] is None or row["valid_from"] <= row["valid_to"] for row in rows)
+    rows.sort(key=lambda row: (row["id"], row["valid_from"]))
+    return [(row["id"], row["word"], row["valid_to"] is not None) for row in rows]
+
+
+@pytest.mark.parametrize("newest", [None, "at"])
+def test_in_a_history_the_version_of_a_row_that_is_gone_ends_and_its_return_begins_another(
+    bench: Bench, kind: str, make: Make, newest: str | None
+) -> None:
+    bench.sql("alter table source add at timestamptz default '2030-01-01'")
+    name = make(mode="history", **({"newest": newest} if newest else {}))
+    bench.run(name)
+    bench.sql("delete from source where id = 2; update source set word = 'x', at = '2030-01-02' where id = 1")
+    bench.run(name)
+    gone = [(1, "a", True), (1, "x", False), (2, "b", True), (3, "c", False)]
+    assert versions(bench, kind) == gone
+    # What is still gone ends once.
+    bench.run(name)
+    assert versions(bench, kind) == gone
+    # As it was, with the time that it had.
+    bench.sql("insert into source values (2, 'b', '2030-01-01')")
+    bench.run(name)
+    bench.run(name)
+    back = [*gone[:3], (2, "b", False), (3, "c", False)]
+    assert versions(bench, kind) == back
+    bench.sql("update source set word = 'y', at = '2999-01-01' where id = 2")
+    bench.run(name)
+    assert versions(bench, kind) == [*gone[:3], (2, "b", True), (2, "y", False), (3, "c", False)]
+    # A version that is to begin yet ends as it begins.
+    bench.sql("delete from source where id = 2")
+    bench.run(name)
+    assert versions(bench, kind)[-2:] == [(2, "y", True), (3, "c", False)]
+    bench.sql("delete from source")
+    with pytest.raises(TooManyMissing, match="lacks 2 of the 2 rows"):
+        bench.run(name)
+    make(name=name, mode="history", max_missing=1, **({"newest": newest} if newest else {}))
+    bench.run(name)
+    assert {ended for *_, ended in versions(bench, kind)} == {True}
+    with pytest.raises(InvalidPipeline, match="deletes = 'soft' is not for mode = 'history'"):
+        make(mode="history", deletes="soft")
+
+
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_source_that_lacks_much_of_the_sink_deletes_nothing_until_that_is_said(
     bench: Bench, kind: str, make: Make, left: int

@@ -127,7 +127,7 @@ def test_rows_that_were_staged_for_the_old_partitions_are_staged_again(
         return original(self, run, write)
 
     monkeypatch.setattr(delta.DeltaSink, "_try", meeting)
-    with pytest.raises(Outrun, match=r"partitioned by \(shop\) since its rows were staged"):
+    with pytest.raises(Outrun, match=r"lake is partitioned by \(shop\) since rows were staged for it"):
         written.run(other)
     written.run(other)
     assert (partitions(), ids()) == (["shop"], sorted([0, 1, 2, 3, 4, 5] * 2))

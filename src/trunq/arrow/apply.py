@@ -30,6 +30,8 @@ class Apply:
     """The column that says when, if there is one."""
     deleted_at: str | None = None
     """The column of the target that notes when a row was deleted; None: it is removed."""
+    valid_to: str | None = None
+    """The column of a history that notes when a version ended; None: it is none."""
     deleted: str = field(default="delete", repr=False)
 
     def delete(self) -> sql.Composed:
@@ -85,6 +87,11 @@ class Apply:
         return sql.SQL("select count(*) from {} t where true{}").format(self.target.table, self._alive())
 
     def _losing(self, time: sql.Composable, more: str) -> sql.Composed:
+        if self.valid_to is not None:
+            # A version that is to begin yet ends as it begins.
+            return sql.SQL("update {} t set {} = greatest(t.valid_from, {}) {}").format(
+                self.target.table, sql.Identifier(self.valid_to), time, sql.SQL(more)
+            )
         if self.deleted_at is None:
             return sql.SQL("delete from {} t {}").format(self.target.table, sql.SQL(more))
         return sql.SQL("update {} t set {} = {} {}").format(
@@ -92,9 +99,9 @@ class Apply:
         )
 
     def _alive(self) -> sql.Composable:
-        if self.deleted_at is None:
+        if (ends := self.valid_to or self.deleted_at) is None:
             return sql.SQL("")
-        return sql.SQL(" and t.{} is null").format(sql.Identifier(self.deleted_at))
+        return sql.SQL(" and t.{} is null").format(sql.Identifier(ends))
 
     def _last(self) -> sql.Composed:
         """The last row of each key."""

@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -17,13 +19,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from trunq.arrow.parquet import DataFile
+from trunq.connection.backoff import pause_after
 from trunq.errors import InvalidArgument
 
 T = TypeVar("T")
 
 Actions = list[AddAction | RemoveAction]
 
-_TRIES: Final = 20
+PATIENCE: Final = 900.0
+"""Seconds for which an entry of the log is tried while others come first."""
 _PARTITIONING: Final = (
     "string",
     "long",
@@ -71,14 +75,25 @@ def create_table(
         return table
 
 
-def again(work: Callable[[], T]) -> T:
-    """Work on the newest version of a table, again when another's entry of the log came first."""
-    for _ in range(_TRIES - 1):
+def again(
+    work: Callable[[], T], goes_on: Callable[[], object] = bool, patience: float | None = None
+) -> T:
+    """Work on the newest version of a table, again after longer and longer pauses while others' entries of
+    the log come first.
+
+    Raises what `goes_on` raises to end it, and CommitFailedError when the patience is over.
+    """
+    deadline = time.monotonic() + (PATIENCE if patience is None else patience)
+    for failures in count(1):
         try:
             return work()
         except CommitFailedError:
-            continue
-    return work()
+            goes_on()
+            pause = pause_after(failures)
+            if time.monotonic() + pause >= deadline:
+                raise
+        time.sleep(pause)
+    raise AssertionError
 
 
 def write_entry(
@@ -86,11 +101,14 @@ def write_entry(
     actions: Actions,
     marks: Iterable[Transaction],
     mode: Literal["append", "overwrite"] = "append",
+    *,
+    alone: bool = False,
 ) -> None:
     """An entry of the log. It fails where another came after we read that carries one of the marks; one by
-    which files go fails where any came: they may be merged into others, which would stay.
+    which files go fails where any came: they may be merged into others, which would stay. So does each that
+    is to be `alone`.
     """
-    retries = 0 if any(isinstance(each, RemoveAction) for each in actions) else None
+    retries = 0 if any(isinstance(each, RemoveAction) for each in actions) or alone else None
     table.create_write_transaction(
         actions,
         mode,

@@ -36,6 +36,8 @@ class Target:
     newest: str | None = None
     stamps: tuple[str, ...] = ()
     """Columns that say nothing of what a row is: with other values it is no other version."""
+    reopens: bool = False
+    """Whether a row whose last version has ended is there again: it begins another, whatever it is."""
 
     @property
     def table(self) -> sql.Identifier:
@@ -158,11 +160,39 @@ def upsert(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Compo
     )
 
 
+def _reopening(key: Sequence[str], *, reopens: bool) -> dict[str, sql.Composable]:
+    """What `history` has of a row whose last version has ended."""
+    if not reopens:
+        return {
+            "begun": sql.SQL('c."trunq at"'),
+            "each": sql.SQL("c"),
+            "later": sql.SQL('o."trunq last" is null or c."trunq at" > o."trunq last"'),
+            "before": sql.SQL('n."trunq current"'),
+        }
+    # Of several that are no later than that end, the newest is the one that is there.
+    return {
+        "begun": sql.SQL(
+            'case when c."trunq at" <= o."trunq ended" then greatest(statement_timestamp(), o."trunq ended")'
+            ' else c."trunq at" end'
+        ),
+        "each": sql.SQL(
+            '(select c.*, max("trunq at") over (partition by {}) as "trunq newest" from c)'
+        ).format(_names(key)),
+        "later": sql.SQL(
+            'o."trunq last" is null or (o."trunq ended" is null and c."trunq at" > o."trunq last")'
+            ' or c."trunq at" > o."trunq ended" or (o."trunq ended" is not null and c."trunq at" ='
+            ' c."trunq newest")'
+        ),
+        "before": sql.SQL('case when n."trunq ended" is null then n."trunq current" end'),
+    }
+
+
 def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Composed:
     """Each version of a key with the time from which and to which it was valid.
 
     With `newest`, a time, versions begin then, and one that is older than the newest one there is left out;
-    without, they begin now, one a key. A row that changes nothing makes no version.
+    without, they begin now, one a key. A row that changes nothing makes no version. One that is there again
+    after its last version ended begins now, if it does not say later.
     """
     names, key, newest = [name for name, _ in columns], target.key, target.newest
     values = [name for name in names if name not in (*key, newest, *target.stamps)]
@@ -181,23 +211,27 @@ def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Comp
     select {cast}, {row} from {stage} where {part} = any(%(parts)s)) d) e
   order by {key}, "trunq at", "trunq share" desc, "trunq row" desc
 ), n as (
-  select c.*, {row_c} as "trunq was", o."trunq last", o."trunq current" from c left join lateral (
-    select t.valid_from as "trunq last", {row_t} as "trunq current" from {table} t where {same_key}
-    order by t.valid_from desc limit 1) o on true
-  where o."trunq last" is null or c."trunq at" > o."trunq last"
+  select c.*, {row_c} as "trunq was", o."trunq last", o."trunq current", o."trunq ended",
+    {begun} as "trunq begins"
+  from {each} c left join lateral (
+    select t.valid_from as "trunq last", {row_t} as "trunq current", t.valid_to as "trunq ended"
+    from {table} t where {same_key} order by t.valid_from desc limit 1) o on true
+  where {later}
 ), v as (
-  select n.*, coalesce(lag(n."trunq was") over w, n."trunq current") as "trunq before"
-  from n window w as (partition by {key_n} order by n."trunq at")
+  select n.*, coalesce(lag(n."trunq was") over w, {before}) as "trunq before"
+  from n window w as (partition by {key_n} order by n."trunq begins")
 ), w as (
-  select v.*, lead(v."trunq at") over (partition by {key_v} order by v."trunq at") as "trunq ends",
-    min(v."trunq at") over (partition by {key_v}) as "trunq first"
+  select v.*, lead(v."trunq begins") over (partition by {key_v} order by v."trunq begins") as "trunq ends",
+    min(v."trunq begins") over (partition by {key_v}) as "trunq first"
   from v where v."trunq before" is distinct from v."trunq was"
 ), closed as (
   update {table} t set valid_to = c."trunq first" from w c
-  where {same_key} and t.valid_to is null and c."trunq at" = c."trunq first"
+  where {same_key} and t.valid_to is null and c."trunq begins" = c."trunq first"
 )
-insert into {table} ({names}, valid_from, valid_to) select {names_w}, w."trunq at", w."trunq ends" from w"""
+insert into {table} ({names}, valid_from, valid_to)
+select {names_w}, w."trunq begins", w."trunq ends" from w"""
     ).format(
+        **_reopening(key, reopens=target.reopens),
         key=_names(key),
         key_n=_names(key, "n"),
         key_v=_names(key, "v"),

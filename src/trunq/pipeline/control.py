@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 from uuid import UUID
 
@@ -66,6 +66,16 @@ class Run:
     progress: dict[str, Any] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     """Of its attempt."""
+    goes_on: Callable[[], object] = field(default=bool, repr=False, compare=False)
+    """Raises when its attempt is to stop: while a sink waits for others, it asks."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks that have it do not ask: the runner does."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "goes_on"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in {**state, "goes_on": bool}.items():
+            setattr(self, name, value)
 
     @property
     def mark(self) -> str:

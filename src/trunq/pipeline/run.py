@@ -323,6 +323,7 @@ class Executor:
         run.attempt, run.figures = attempt, Figures(newest_by=freshness_of(pipeline))
         try:
             with self._watched(run, asked.message_id, lost) as check:
+                run.goes_on = check
                 flow = Flow(pipeline, run, self.control, check, self.dsn)
                 if run.engine == "spark":
                     with self.tracing.spark(run, group_of(run)):

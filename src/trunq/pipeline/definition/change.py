@@ -23,8 +23,8 @@ _OF_ALL: Final = ("replace", "replace_partitions")
 class Applying(Part):
     """A sink that deletes: what its source deleted (`mode = "apply"`), or has no longer (`missing`).
 
-    `deletes = "soft"` keeps such rows with the time in `deleted_at`. `max_missing`: the share of the rows of
-    the sink that a run may find missing.
+    `deletes = "soft"` keeps such rows with the time in `deleted_at`; a history ends their open version.
+    `max_missing`: the share of the rows of the sink that a run may find missing.
     """
 
     deletes: Literal["hard", "soft"] = "hard"
@@ -34,8 +34,13 @@ class Applying(Part):
     @model_validator(mode="after")
     def _deleting(self) -> Self:
         mode = getattr(self, "mode", "")
-        if self.missing == "delete" and mode != "upsert":
-            raise ValueError(f"missing = 'delete' is for mode = 'upsert', not for {mode}")
+        if self.missing == "delete" and mode not in _WITHOUT_DELETES:
+            raise ValueError(f"missing = 'delete' is for the modes upsert and history, not for {mode}")
+        if self.deletes == "soft" and mode == "history":
+            raise ValueError(
+                "deletes = 'soft' is not for mode = 'history', which keeps what is gone up to its valid_to:"
+                " leave it out"
+            )
         if self.deletes == "soft" and mode != "apply" and self.missing == "keep":
             raise ValueError(
                 "deletes = 'soft' says what becomes of deleted rows, and none are: that is for mode ="

@@ -170,6 +170,15 @@ class JdbcSink(InJdbc):
         return self
 
 
+NO_WIDENING: Final = (
+    "evolve widens types, and MariaDB and MySQL forget the default and the not null of a column whose type"
+    " they change"
+)
+WIDEN_YOURSELF: Final = (
+    "leave widen out, and say all of the column yourself: alter table ... modify column n bigint not null"
+)
+
+
 def is_jdbc(pipeline: Any) -> bool:
     """Whether a pipeline reads or writes by JDBC, which Spark does for it."""
     return "jdbc" in (pipeline.source.format, pipeline.sink.format)
@@ -187,16 +196,8 @@ def require_jdbc(pipeline: Any) -> None:
                 "function is given rows without Spark, which format = 'jdbc' needs: write it as transform,"
                 " which is given a DataFrame"
             )
-    if isinstance(sink, JdbcSink):
-        for what, is_asked in (
-            ("widens types", pipeline.evolve.widens),
-            ("renames columns", pipeline.evolve.rename),
-        ):
-            if is_asked:
-                raise ValueError(
-                    f"evolve {what}, which a sink of format 'jdbc' does not: leave it out, and alter the"
-                    " table itself"
-                )
+    if isinstance(sink, JdbcSink) and pipeline.evolve.widens and sink.kind in ("mariadb", "mysql"):
+        raise ValueError(f"{NO_WIDENING}: {WIDEN_YOURSELF}")
     if isinstance(source, JdbcSource) and source.cursor is not None:
         if mode in ("replace", "replace_partitions"):
             raise ValueError(

@@ -7,5 +7,5 @@ from typing import Final
 STAMPS: Final = ("_run", "_at")
 """The number of the run, and when it began."""
 
-WITH_COLUMNS: Final = ("table", "delta", "parquet")
+WITH_COLUMNS: Final = ("table", "delta", "parquet", "jdbc")
 """Formats of sinks whose rows can be stamped."""

@@ -192,12 +192,6 @@ class Database(Naming):
             return f"set lock_timeout = '{seconds}s'"
         return f"set session lock_wait_timeout = {seconds}"
 
-    def strict(self) -> str | None:
-        """Have a value that does not fit refused, as it is not everywhere."""
-        if self.is_postgres:
-            return None
-        return "set session sql_mode = concat(@@sql_mode, ',STRICT_ALL_TABLES')"
-
     def make_mark(self, mark: tuple[str | None, str]) -> str:
         """The table of marks."""
         kind = "text" if self.is_postgres else _IN_KEY

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from trunq.errors import InvalidPipeline, TrunqError
-from trunq.pipeline.definition.jdbc import DRIVERS, InJdbc, place_of
+from trunq.pipeline.definition.jdbc import DRIVERS, InJdbc, JdbcSink, place_of
 from trunq.pipeline.errors import DatabaseFailed
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ _NO_TABLE: Final = ("42P01", "42S02")
 _READ_COMMITTED: Final = 2
 _MYSQL: Final = ("mariadb", "mysql")
 _UTC: Final = "time_zone='+00:00'"
+_STRICT: Final = "sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+"""By which no value is cut, or made another, on its way into a stage or a table."""
+_VARIABLES: Final = "sessionVariables"
 
 _BEFORE: Final = re.compile(r"\(conn=\d+\)\s*|^(ERROR|FATAL): +")
 
@@ -45,17 +48,28 @@ def running_session() -> SparkSession:
 
 def url_of(place: InJdbc) -> str:
     """The URL as Spark is to have it: it knows MariaDB by the name of MySQL alone, and would quote names as
-    texts. Times are read in UTC.
+    texts. Times are read in UTC, whatever variables of a session it is told besides.
     """
     if place.kind not in _MYSQL:
         return place.url
     url = place.url.replace(f"jdbc:{place.kind}:", "jdbc:mysql:", 1)
     more = [] if place.kind == "mysql" else ["permitMysqlScheme=true"]
-    if "sessionVariables=" not in url and "sessionVariables" not in place.properties:
-        more.append(f"sessionVariables={_UTC}")
+    if _IN_URL.search(url):
+        url = _IN_URL.sub(lambda found: f"{found[1]}{_with_ours(place, found[2])}", url)
+    elif _VARIABLES not in place.properties:
+        more.append(f"{_VARIABLES}={_with_ours(place, '')}")
     if not more:
         return url
     return f"{url}{'&' if '?' in url else '?'}{'&'.join(more)}"
+
+
+_IN_URL: Final = re.compile(rf"([?&]{_VARIABLES}=)([^&]*)")
+
+
+def _with_ours(place: InJdbc, given: str) -> str:
+    """Variables of a session, of which the last counts."""
+    ours = [_UTC, _STRICT] if isinstance(place, JdbcSink) else [_UTC]
+    return ",".join([*filter(None, [given.strip(", ;")]), *ours])
 
 
 def properties_of(place: InJdbc) -> dict[str, str]:
@@ -66,7 +80,10 @@ def properties_of(place: InJdbc) -> dict[str, str]:
         # A text goes into a column of any type, as a literal does.
         known["stringtype"] = "unspecified"
     given = {"user": place.user, "password": place.password}
-    return {**known, **place.properties, **{name: text for name, text in given.items() if text is not None}}
+    own = dict(place.properties)
+    if place.kind in _MYSQL and _VARIABLES in own:
+        own[_VARIABLES] = _with_ours(place, own[_VARIABLES])
+    return {**known, **own, **{name: text for name, text in given.items() if text is not None}}
 
 
 def class_of(place: InJdbc) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from trunq.errors import InvalidPipeline
 
 _NUMBERS: Final = frozenset({-7, -6, 5, 4, -5, 2, 3, 6, 7, 8})
+FLOATS: Final = frozenset({6, 7, 8})
 _DAY: Final = 91
 _TIMES: Final = frozenset({93, 2014})
 """Types of java.sql.Types."""

@@ -128,7 +128,8 @@ def _taken(pipeline: Pipeline, model: TableSink | DeltaSink, schema: pa.Schema) 
 
 def _rights(model: TableSink) -> str:
     """What the role of the sink has to be allowed on its table."""
-    if model.deletes == "hard" and (model.mode == "apply" or model.missing == "delete"):
+    is_losing = model.mode == "apply" or (model.missing == "delete" and model.mode != "history")
+    if model.deletes == "hard" and is_losing:
         return "insert,update,delete"
     return {"append": "insert", "replace": "insert,delete"}.get(model.mode, "insert,update")
 
@@ -290,14 +291,19 @@ def _http(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]
 def _jdbc(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str]) -> Written:  # noqa: ARG001  # as all sinks
     from trunq.pipeline.sink.jdbc import JdbcSink  # noqa: PLC0415  # needs pyspark
 
-    there, coming = JdbcSink(pipeline, dsn).foresee(schema)
+    there, coming, renamed, wider = JdbcSink(pipeline, dsn).foresee(schema)
     if schema is None:
         return Written(is_made=not there)
     if not there:
         return Written(coming, coming, is_made=True)
-    written = Written({name: kind for name, kind in there.items() if name in coming})
+    table = str(getattr(pipeline.sink, "table", ""))
+    written = Written({name: kind for name, kind in there.items() if name in coming} | wider)
+    written.notes += [
+        f"column {name} of {table} becomes {to}, and is {there[name]}" for name, to in wider.items()
+    ]
+    written.notes += [f"column {old} of {table} is renamed {now}" for old, now in renamed.items()]
     new = {name: kind for name, kind in coming.items() if name not in there}
-    return _evolved(pipeline, written, new, str(getattr(pipeline.sink, "table", "")))
+    return _evolved(pipeline, written, new, table)
 
 
 _LOOKS: Final[dict[str, Callable[[Pipeline, str, pa.Schema | None, list[str]], Written]]] = {

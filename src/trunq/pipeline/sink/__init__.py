@@ -114,9 +114,11 @@ def _kind(pipeline: Pipeline) -> str:
     if not isinstance(sink, Applying):
         return str(sink.format)
     mode = getattr(sink, "mode", "")
+    if (sink.format, mode) == ("delta", "history"):
+        return "delta history"
     if mode == "apply" or sink.missing == "delete":
         return f"{sink.format} that deletes"
-    return "delta history" if (sink.format, mode) == ("delta", "history") else str(sink.format)
+    return str(sink.format)
 
 
 def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

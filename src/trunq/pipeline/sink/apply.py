@@ -12,12 +12,13 @@ from psycopg import sql
 from trunq.arrow import catalog
 from trunq.arrow.apply import Apply
 from trunq.arrow.catalog import Connection, is_there
-from trunq.arrow.statement import Target, upsert
+from trunq.arrow.statement import Target, take
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import TableSink as Model
+from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.deleting import (
     require_few_missing,
@@ -27,6 +28,7 @@ from trunq.pipeline.sink.deleting import (
 )
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.table import TableSink, stage_of
+from trunq.pipeline.sink.version import VALID_TO
 
 
 class DeletingTableSink(TableSink):
@@ -52,9 +54,9 @@ class DeletingTableSink(TableSink):
         return super().stage(run, part, with_keys(self._pipeline, key_of(self._pipeline, run.slice), batches))
 
     def _target_of(self, run: Run) -> Target:
-        return Target(
-            self._model.table, self._model.mode, tuple(key_of(self._pipeline, run.slice)), self._model.newest
-        )
+        model, key = self._model, tuple(key_of(self._pipeline, run.slice))
+        stamps = STAMPS if self._pipeline.stamp else ()
+        return Target(model.table, model.mode, key, model.newest, stamps, reopens=model.mode == "history")
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
         if self._deleted_at is not None:
@@ -83,7 +85,7 @@ class DeletingTableSink(TableSink):
             connection.execute(staged.delete())
             connection.execute(staged.write())
         else:
-            connection.execute(upsert(self._target, self._columns, stage_of(run)), {"parts": parts})
+            connection.execute(take(self._target, self._columns, stage_of(run)), {"parts": parts})
             if self._deleted_at is not None:
                 connection.execute(staged.revive())
         self._drop_missing(connection, run, staged)
@@ -105,6 +107,7 @@ class DeletingTableSink(TableSink):
             op=OP if self._applies else None,
             at=CHANGED_AT if self._applies and CHANGED_AT in own else None,
             deleted_at=self._deleted_at,
+            valid_to=VALID_TO if self._model.mode == "history" else None,
         )
 
     def _drop_missing(self, connection: Connection, run: Run, staged: Apply) -> None:

@@ -13,10 +13,12 @@ from datetime import timedelta
 from typing import Final
 
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from trunq.arrow.delta import open_table
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink
+from trunq.pipeline.errors import Outrun
 from trunq.pipeline.sink.lake import lake_stage
 
 _TARGET: Final = 128 << 20
@@ -39,16 +41,23 @@ class Compacted:
 def compact_table(pipeline: Pipeline, sink: DeltaSink) -> Compacted:
     """Merge small files, and delete what is older than `vacuum`.
 
-    Raises CommitFailedError where a run was first.
+    Raises Outrun where a run was first.
     """
     stage = lake_stage(pipeline.name, sink)
     with stage.explaining():
         if (table := open_table(stage.uri, stage.options)) is None:
             return Compacted()
         before = table.version()
-        told = table.optimize.compact(
-            target_size=_TARGET, max_concurrent_tasks=1, min_commit_interval=_COMMIT_EVERY
-        )
+        try:
+            told = table.optimize.compact(
+                target_size=_TARGET, max_concurrent_tasks=1, min_commit_interval=_COMMIT_EVERY
+            )
+        except CommitFailedError as error:
+            raise Outrun(
+                f"a run replaced files of {sink.path} while they were merged: the run is in the table, and"
+                " its small files stay for now",
+                "the compaction is tried again; what it wrote, vacuum deletes",
+            ) from error
         stage.sync_entries(before, table.version())
         old = [] if sink.vacuum is False else _old_files(table, sink.vacuum)
         stage.delete(old)

@@ -9,11 +9,14 @@ rows than those that are there, and reads again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Final
+from time import monotonic
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableMerger
 
 from trunq.arrow.batch import for_lake
@@ -40,7 +43,10 @@ from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.lake import lake_stage, removed
 from trunq.pipeline.sink.merge import one_a_key
-from trunq.pipeline.sink.rewrite import require_alike, rewrite
+from trunq.pipeline.sink.rewrite import require_alike, require_columns, rewrite
+from trunq.pipeline.sink.upsert import Upsert
+
+T = TypeVar("T")
 
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
 _REPLACED: Final = "trunq:partitions"
@@ -60,6 +66,8 @@ class DeltaSink:
         self._model = pipeline.sink
         self._stage = lake_stage(pipeline.name, pipeline.sink)
         self._replaced: int | None = None
+        self._written: frozenset[str] = frozenset()
+        """Columns of the rows that the table had when the attempt began."""
 
     def check(self) -> None:
         """The table is made when it is not there."""
@@ -92,10 +100,11 @@ class DeltaSink:
         except InvalidArgument as error:
             self._refuse(error.message, error.hint)
         with self._stage.explaining():
-            again(lambda: self._make(self._fitted(lake)))
+            self._again(run, lambda: self._make(self._fitted(lake)))
             self._stage.begin(run)
             there = pa.schema(self._there().schema().to_arrow())
         had = {field.name: str(field.type) for field in there if field.name in lake.names}
+        self._written = frozenset(had)
         return had | self._pipeline.evolve.gone(there.names)
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
@@ -138,6 +147,11 @@ class DeltaSink:
         """The table; None if there is none yet."""
         return open_table(self._stage.uri, self._stage.options)
 
+    def _has_rows(self) -> bool:
+        """Whether a run with rows has written there."""
+        table = self._open()
+        return table is not None and not is_blank(table)
+
     def _there(self) -> DeltaTable:
         table = self._open()
         assert table is not None
@@ -161,22 +175,28 @@ class DeltaSink:
             self._require_whole(run, files)
 
         def write(table: DeltaTable) -> None:
-            require_alike(table, files)
+            require_alike(self._model.path, table, files)
             actions = added(files)
             if mode != "append":
                 actions += removed(table, None if mode == "replace" else files)
             write_entry(table, actions, self._marks(run, table))
 
+        return self._try_with(run, write, lambda: files)
+
+    def _try_with(
+        self, run: Run, write: Callable[[DeltaTable], None], files: Callable[[], list[DataFile]]
+    ) -> bool:
+        """As `_try`; where the entry is none of ours, our files go."""
         try:
             is_taken = self._try(run, write)
         except BaseException:
             # What was written before the error was told is in the log.
             table = self._open()
             if table is not None and _mark(table, run) != Mark(run.number, run.attempt):
-                self._stage.leave(files)
+                self._stage.leave(files())
             raise
         if not is_taken:
-            self._stage.remove(files)
+            self._stage.remove(files())
         return is_taken
 
     def _require_whole(self, run: Run, files: list[DataFile]) -> None:
@@ -194,14 +214,26 @@ class DeltaSink:
         if not files and not self._merges(run, []):
             return self._add(run, [], 0)
 
+        upsert = self._upsert(run, files)
+
         def write(table: DeltaTable) -> None:
+            if upsert is not None and upsert.is_for(table):
+                actions = upsert.actions(table)
+                require_alike(self._model.path, table, upsert.files)
+                # Others may have written a row of the same key.
+                write_entry(table, actions, self._marks(run, table), alone=True)
+                return
             read = table.version()
             self._merge_into(table, run, files)
             if table.version() == read:
                 # Nothing was to be written, and deltalake writes no entry then, nor the mark.
                 write_entry(table, [], self._marks(run, table))
 
-        return self._try(run, write)
+        return self._try_with(run, write, lambda: [] if upsert is None else upsert.files)
+
+    def _upsert(self, run: Run, files: list[Path]) -> Upsert | None:
+        """What merges these rows without deltalake; None: nothing does."""
+        return Upsert(self._stage, run, files, self._model.key, self._model.newest)
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
         """Merge the rows of files, with the marks, in one entry, or none where nothing is to be written."""
@@ -233,10 +265,31 @@ class DeltaSink:
                 # Of a commit that failed, the entry may be there all the same.
                 return mark == Mark(run.number, run.attempt)
             self._require_newest(run, table)
+            if run.attempt:
+                require_columns(self._model.path, table, self._written)
             write(table)
             return True
 
-        return again(once)
+        return self._again(run, once)
+
+    def _again(self, run: Run, work: Callable[[], T]) -> T:
+        """Work until no other's entry of the log comes first, for as long as the run is ours."""
+        tries = count(1)
+        begun = monotonic()
+
+        def once() -> T:
+            next(tries)
+            return work()
+
+        try:
+            return again(once, run.goes_on)
+        except CommitFailedError as error:
+            raise Outrun(
+                f"others wrote to {self._model.path} first at each of {next(tries) - 1} tries of pipeline"
+                f" {run.pipeline} in {monotonic() - begun:.0f} s: nothing of run {run.number} is in it",
+                "the run is tried again; let other writers of the table pause, or write less often. What the"
+                " tries left in its directory, vacuum deletes",
+            ) from error
 
     def _require_newest(self, run: Run, table: DeltaTable) -> None:
         replaced = table.transaction_version(_REPLACED) or 0

@@ -18,7 +18,7 @@ from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op
-from trunq.pipeline.sink.delta import DeltaSink, is_blank, is_small, same
+from trunq.pipeline.sink.delta import DeltaSink, is_small, same
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.merge import one_a_key
 
@@ -49,9 +49,8 @@ class DeletingDeltaSink(DeltaSink):
     def _merges(self, run: Run, parts: list[str]) -> bool:
         return bool(run.attempt) and (bool(parts) or (is_whole(run.slice) and self._has_rows()))
 
-    def _has_rows(self) -> bool:
-        table = self._open()
-        return table is not None and not is_blank(table)
+    def _upsert(self, run: Run, files: list[Path]) -> None:  # noqa: ARG002  # as all tables
+        """It deletes, too."""
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
         key, newest = key_of(self._pipeline, run.slice), self._model.newest

@@ -15,9 +15,11 @@ from pyarrow import compute as pc
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.change import is_whole
+from trunq.pipeline.sink.deleting import require_few_missing
 from trunq.pipeline.sink.delta import DeltaSink, is_small, same
 from trunq.pipeline.sink.directory import read
-from trunq.pipeline.sink.version import CLOSES, TIME, VALID_FROM, VALID_TO, versions
+from trunq.pipeline.sink.version import CLOSES, TIME, VALID_FROM, VALID_TO, closing, versions
 
 
 class DeltaHistorySink(DeltaSink):
@@ -34,17 +36,31 @@ class DeltaHistorySink(DeltaSink):
             )
         return pa.schema([*lake, pa.field(VALID_FROM, TIME), pa.field(VALID_TO, TIME)])
 
-    def _merges(self, run: Run, parts: list[str]) -> bool:  # noqa: ARG002  # as all tables
-        return bool(parts)
+    def _merges(self, run: Run, parts: list[str]) -> bool:
+        return bool(parts) or (bool(run.attempt) and self._ends_missing(run) and self._has_rows())
+
+    def _ends_missing(self, run: Run) -> bool:
+        """Whether versions end of what the run does not have."""
+        return self._model.missing == "delete" and is_whole(run.slice)
+
+    def _upsert(self, run: Run, files: list[Path]) -> None:  # noqa: ARG002  # as all tables
+        """It keeps what is replaced."""
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
-        key = self._model.key
-        rows = pa.Table.from_batches(read(files))
+        key, now = self._model.key, datetime.now(UTC)
+        there = pa.schema(table.schema().to_arrow())
+        own = [field for field in there if field.name not in (VALID_FROM, VALID_TO)]
+        rows = pa.Table.from_batches(read(files)) if files else pa.schema(own).empty_table()
         current = self._open_versions(table, rows, key)
+        ended = self._ended(table, rows, key) if self._model.missing == "delete" else None
         try:
-            made = versions(rows, current, key, self._model.newest, datetime.now(UTC))
+            made = versions(rows, current, key, self._model.newest, now, ended)
         except ValueError as error:
             raise InvalidPipeline(f"pipeline {self._pipeline.name}: {error}") from error
+        if self._ends_missing(run):
+            gone, open_ones = self._gone(table, rows, key)
+            require_few_missing(self._pipeline, self._model.max_missing, gone.num_rows, open_ones)
+            made = pa.concat_tables([made, closing(gone, made.schema, now)])
         if not made.num_rows:
             return
         merging = self._merging(
@@ -62,14 +78,42 @@ class DeltaHistorySink(DeltaSink):
     def _open_versions(self, table: DeltaTable, rows: pa.Table, key: list[str]) -> pa.Table:
         """The versions of the keys of rows that are open."""
         schema = pa.schema([*rows.schema, pa.field(VALID_FROM, TIME)])
-        dataset = table.to_pyarrow_dataset()
+        return self._found(table, rows, key, schema, pc.field(VALID_TO).is_null())
+
+    def _ended(self, table: DeltaTable, rows: pa.Table, key: list[str]) -> pa.Table:
+        """When the last version ended of those keys of rows of which none is open."""
+        schema = pa.schema([*rows.select(key).schema, pa.field(VALID_TO, TIME)])
+        found = self._found(table, rows, key, schema, None)
+        is_open = pc.is_null(found[VALID_TO])
+        closed = found.filter(pc.invert(is_open)).group_by(key).aggregate([(VALID_TO, "max")])
+        closed = closed.rename_columns([*key, VALID_TO])
+        return closed.join(found.filter(is_open).select(key), key, join_type="left anti")
+
+    def _gone(self, table: DeltaTable, rows: pa.Table, key: list[str]) -> tuple[pa.Table, int]:
+        """The open versions of keys that no row has, and how many are open in all."""
+        schema = pa.schema([*rows.select(key).schema, pa.field(VALID_FROM, TIME)])
+        is_open = pc.field(VALID_TO).is_null()
+        gone = self._found(table, rows, key, schema, is_open, join="left anti")
+        return gone, table.to_pyarrow_dataset().count_rows(filter=is_open)
+
+    def _found(
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        key: list[str],
+        schema: pa.Schema,
+        condition: pc.Expression | None,
+        join: str = "left semi",
+    ) -> pa.Table:
+        """Versions with the keys of rows, or with others, in the columns of a schema."""
         keys = rows.select(key).group_by(key).aggregate([])
         found = [schema.empty_table()]
-        for batch in dataset.scanner(columns=schema.names, filter=pc.field(VALID_TO).is_null()).to_batches():
+        scanner = table.to_pyarrow_dataset().scanner(columns=schema.names, filter=condition)
+        for batch in scanner.to_batches():
             some = pa.Table.from_batches([batch])
             numbered = some.select(key).cast(keys.schema)
             numbered = numbered.append_column("trunq row", pa.array(range(some.num_rows), pa.int64()))
-            mine = numbered.join(keys, key, join_type="left semi")["trunq row"]
+            mine = numbered.join(keys, key, join_type=join)["trunq row"]
             if len(mine):
                 found.append(some.take(mine).cast(schema))
         return pa.concat_tables(found)

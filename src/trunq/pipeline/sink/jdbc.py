@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from trunq.arrow.value import TYPE
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.jdbc import NO_WIDENING, WIDEN_YOURSELF
 from trunq.pipeline.definition.jdbc import JdbcSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import DatabaseFailed, StageLost
@@ -26,6 +27,7 @@ from trunq.pipeline.jdbc.database import MARK, PART, ROW, Column, database_of, p
 from trunq.pipeline.jdbc.driver import Connection, class_of, connected, properties_of, url_of
 from trunq.pipeline.jdbc.held import held
 from trunq.pipeline.sink import Mark
+from trunq.pipeline.sink.widening import wider
 from trunq.pipeline.work.schema import for_frame
 
 if TYPE_CHECKING:
@@ -36,6 +38,16 @@ _PATIENCE: Final = 5
 
 
 _LONG: Final = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
+
+
+class Foreseen(NamedTuple):
+    """What becomes of the columns of a table."""
+
+    there: dict[str, str]
+    """With the names that they will have."""
+    coming: dict[str, str]
+    renamed: dict[str, str]
+    wider: dict[str, str]
 
 
 class JdbcSink:
@@ -51,8 +63,12 @@ class JdbcSink:
         """Those that are written, as the table has them."""
 
     def check(self) -> None:
+        self._require_widening()
         with self._connected() as connection:
-            if columns := self._database.columns(connection, self._table):
+            columns = self._database.columns(connection, self._table)
+            # An index over a column gets its new name with it.
+            is_renamed = bool({*self._pipeline.evolve.rename.values()} & {*self._model.key})
+            if columns and not is_renamed:
                 self._require_fit(connection, columns)
 
     def applied(self, run: Run) -> Mark | None:
@@ -77,6 +93,7 @@ class JdbcSink:
             if not there:
                 self._make(connection, kinds)
                 there = self._database.columns(connection, self._table)
+            there = self._altered(connection, there, kinds)
             self._require_fit(connection, there, list(kinds))
             if new := {name: kind for name, kind in kinds.items() if name not in there}:
                 there = self._evolved(connection, there, new)
@@ -104,8 +121,6 @@ class JdbcSink:
             # A cancelled run has made nothing ready.
             self._make_marks(connection)
             connection.execute(database.hold_mark(self._mark), run.mark, run.pipeline)
-            if (strict := database.strict()) is not None:
-                connection.execute(strict)
             with connection.transaction():
                 if self._lock_mark(connection, run) >= run.number:
                     return False
@@ -165,14 +180,55 @@ class JdbcSink:
             made[field.name] = str(self._database.made_as(named))
         return made
 
-    def foresee(self, schema: pa.Schema | None) -> tuple[dict[str, str], dict[str, str]]:
-        """The columns of the table, if it is there, and those that come."""
+    def foresee(self, schema: pa.Schema | None) -> Foreseen:
+        """The columns of the table, if it is there, those that come, and what is altered for them."""
+        self._require_widening()
         with self._connected() as connection:
             there = self._database.columns(connection, self._table)
             coming = {} if schema is None else self.kinds(schema)
-            if there:
+            renamed = self._pipeline.evolve.renamed(there, coming)
+            if there and not {*renamed.values()} & {*self._model.key}:
                 self._require_fit(connection, there, list(coming) or None)
-        return {name: column.kind for name, column in there.items()}, coming
+        named = {renamed.get(name, name): column for name, column in there.items()}
+        kinds = {name: column.kind for name, column in named.items()}
+        return Foreseen(kinds, coming, renamed, self._widened(named, coming))
+
+    def _altered(
+        self, connection: Connection, there: dict[str, Column], kinds: dict[str, str]
+    ) -> dict[str, Column]:
+        """The columns of the table, once they have the names and types that the pipeline asks for."""
+        database, evolve = self._database, self._pipeline.evolve
+        if not evolve.renamed(there, kinds) and not self._widened(there, kinds):
+            return there
+        table = database.named(self._table)
+        connection.execute(database.patience(_PATIENCE))
+        with connection.transaction():
+            if database.is_postgres:
+                # Two pipelines that widen one column would else leave it with the narrower type.
+                connection.execute(f"lock table {table} in access exclusive mode")
+                there = database.columns(connection, self._table)
+            for old, new in evolve.renamed(there, kinds).items():
+                names = f"{database.quote(old)} to {database.quote(new)}"
+                connection.execute(f"alter table {table} rename column {names}")
+            there = database.columns(connection, self._table)
+            for name, kind in self._widened(there, kinds).items():
+                connection.execute(f"alter table {table} alter column {database.quote(name)} type {kind}")
+        return database.columns(connection, self._table)
+
+    def _widened(self, there: dict[str, Column], kinds: dict[str, str]) -> dict[str, str]:
+        """Columns that get wider types, with these."""
+        return {
+            name: to
+            for name, kind in kinds.items()
+            if name in there
+            and self._pipeline.evolve.of_type(name) == "widen"
+            and (to := wider(there[name].kind, kind)) is not None
+        }
+
+    def _require_widening(self) -> None:
+        """Refuse it where a column would lose what it is besides. The URL may be known only by now."""
+        if self._pipeline.evolve.widens and not self._database.is_postgres:
+            raise InvalidPipeline(f"pipeline {self._pipeline.name}: {NO_WIDENING}", WIDEN_YOURSELF)
 
     def _connected(self) -> Any:
         return connected(self._pipeline.name, self._model)
@@ -292,7 +348,7 @@ class JdbcSink:
         connection.execute(statement, *parts)
 
     def _set_mark(self, connection: Connection, run: Run) -> None:
-        connection.execute(
+        changed = connection.execute(
             f"update {self._database.named(self._mark)} set pipeline = ?, number = ?, attempt = ?"
             " where name = ?",
             run.pipeline,
@@ -300,6 +356,12 @@ class JdbcSink:
             run.attempt,
             run.mark,
         )
+        if changed != 1:
+            raise DatabaseFailed(
+                f"pipeline {run.pipeline}: {changed} rows of {self._database.named(self._mark)} were changed"
+                f" to note run {run.number}, and one was to be: nothing of it is in {self._model.table}",
+                f"see what deletes rows of {MARK}, or keeps them as they are; the run is tried again",
+            )
 
     def _drop_old(self, connection: Connection, run: Run) -> bool:
         """Drop stages of runs that are over; False: somebody still writes into one, which waits."""

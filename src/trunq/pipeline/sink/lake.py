@@ -166,12 +166,17 @@ def removed(table: DeltaTable, files: Iterable[DataFile] | None) -> Actions:
     now = int(time.time() * 1000)
     gone: Actions = []
     for file in pa.table(table.get_add_actions()).to_pylist():
-        values: dict[str, Any] = file.get("partition") or {}
-        partition = {name: encode(values.get(name)) for name in columns}
-        if touched is None or tuple(partition.values()) in touched:
-            gone.append(
-                RemoveAction(
-                    unquote(file["path"]), True, now, size=file["size_bytes"], partition_values=partition
-                )
-            )
+        if touched is None or tuple(_partition(file, columns).values()) in touched:
+            gone.append(removed_file(file, columns, now))
     return gone
+
+
+def removed_file(file: dict[str, Any], columns: Sequence[str], now: int) -> RemoveAction:
+    """That a file goes, as the log has it."""
+    partition = _partition(file, columns)
+    return RemoveAction(unquote(file["path"]), True, now, size=file["size_bytes"], partition_values=partition)
+
+
+def _partition(file: dict[str, Any], columns: Sequence[str]) -> dict[str, str | None]:
+    values: dict[str, Any] = file.get("partition") or {}
+    return {name: encode(values.get(name)) for name in columns}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,23 +15,47 @@ from pyarrow import parquet
 
 from trunq.pipeline.sink.directory import read
 
+ROW: Final = "trunq row"
+"""The place of a row: in all files, or in one."""
+
 
 def one_a_key(files: list[Path], key: list[str], newest: str | None) -> Iterator[pa.RecordBatch]:
     """The newest row of each key; of several, or without `newest`, the last one."""
+    return rows_at(files, chosen(files, key, newest)[ROW])
+
+
+def chosen(files: list[Path], key: list[str], newest: str | None) -> pa.Table:
+    """The same as keys, with `newest` and their places, in the order of these."""
     columns = [*key, *([newest] if newest is not None and newest not in key else [])]
     known = pa.concat_tables(parquet.read_table(path, columns=columns, partitioning=None) for path in files)
-    numbered = known.append_column("trunq row", pa.array(range(known.num_rows), pa.int64()))
-    by = [*([(newest, "descending")] if newest is not None else []), ("trunq row", "descending")]
+    numbered = with_places(known)
+    by = [*([(newest, "descending")] if newest is not None else []), (ROW, "descending")]
     grouped = numbered.sort_by(by).group_by(key, use_threads=False)
-    taken = grouped.aggregate([("trunq row", "first")])["trunq row_first"]
-    if len(taken) == known.num_rows:
+    taken = grouped.aggregate([(ROW, "first")])[f"{ROW}_first"]
+    return numbered if len(taken) == known.num_rows else numbered.take(pc.take(taken, pc.sort_indices(taken)))
+
+
+def with_places(rows: pa.Table) -> pa.Table:
+    """Rows with their places."""
+    return rows.append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
+
+
+def rows_at(files: list[Path], places: pa.ChunkedArray) -> Iterator[pa.RecordBatch]:
+    """Rows of files at these places, which are in their order."""
+    if len(places) == sum(parquet.read_metadata(path).num_rows for path in files):
         yield from read(files)
         return
-    wanted = pc.take(taken, pc.sort_indices(taken)).combine_chunks()
+    wanted = places.combine_chunks()
     start = 0
     for batch in read(files):
-        end = start + batch.num_rows
-        mine = wanted.filter(pc.and_(pc.greater_equal(wanted, start), pc.less(wanted, end)))
+        mine = within(wanted, start, batch.num_rows)
+        start += batch.num_rows
         if len(mine):
-            yield batch.take(pc.subtract(mine, start))
-        start = end
+            yield batch.take(mine)
+
+
+def within(places: pa.Array, start: int, count: int) -> pa.Array:
+    """Those of some places that are among so many rows from one on, counted from that."""
+    end = start + count
+    mine = places.filter(pc.and_(pc.greater_equal(places, start), pc.less(places, end)))
+    return pc.subtract(mine, start)

@@ -56,7 +56,20 @@ def rewrite(
     stage.sync_entries(before, before + 1)
 
 
-def require_alike(table: DeltaTable, files: Iterable[DataFile]) -> None:
+def require_columns(path: str, table: DeltaTable, names: Iterable[str]) -> None:
+    """Raise Outrun where a column is gone that the table had when an attempt began: another pipeline has
+    renamed it. A file with the old name would have null under the new one.
+    """
+    there = {field.name for field in table.schema().fields}
+    if gone := sorted(name for name in names if name not in there):
+        raise Outrun(
+            f'column "{gone[0]}" of {path} has got another name, or is gone, since this run began to write:'
+            " nothing of it is there",
+            "the run is tried again, with the columns that the table has now",
+        )
+
+
+def require_alike(path: str, table: DeltaTable, files: Iterable[DataFile]) -> None:
     """Raise Outrun for files of other partitions, or types, than those of the table: it was rewritten
     meanwhile.
     """
@@ -65,12 +78,12 @@ def require_alike(table: DeltaTable, files: Iterable[DataFile]) -> None:
     for file in files:
         if sorted(file.partition) != sorted(columns):
             raise Outrun(
-                f"the table is partitioned by ({', '.join(columns)}) since its rows were staged",
+                f"{path} is partitioned by ({', '.join(columns)}) since rows were staged for it",
                 "the run is tried again",
             )
         for name, kind in file.types.items():
             if there.get(name, kind) != kind:
                 raise Outrun(
-                    f'column "{name}" of the table is {there[name]} since its rows were staged',
+                    f'column "{name}" of {path} is {there[name]} since rows were staged for it',
                     "the run is tried again",
                 )

@@ -26,6 +26,11 @@ class Stamped:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
+    @property
+    def unstamped(self) -> Sink:
+        """The sink itself."""
+        return self._sink
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
@@ -35,7 +40,7 @@ class Stamped:
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Stage rows with their stamps."""
-        return self._sink.stage(run, part, _stamped(run, checked(batches)))
+        return self._sink.stage(run, part, with_stamps(run, checked(batches)))
 
 
 def stamped(pipeline: str, schema: pa.Schema) -> pa.Schema:
@@ -48,7 +53,8 @@ def stamped(pipeline: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, *_FIELDS], schema.metadata)
 
 
-def _stamped(run: Run, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def with_stamps(run: Run, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows with their stamps."""
     # No run of a backfill has the number of another run.
     number = -run.backfill if run.backfill else run.number
     begun = datetime.fromisoformat(run.begun_at)

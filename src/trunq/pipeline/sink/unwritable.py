@@ -11,6 +11,7 @@ from trunq.pipeline.errors import SinkUnwritable
 
 _RIGHT: Final = "42501"
 _NO_TABLE: Final = "42P01"
+_NO_COLUMN: Final = "42703"
 _NO_ROOM: Final = "53100"
 _NO_FIT: Final = ("22", "23")
 _AGAIN: Final = "; nothing of this run is in the sink, and it is tried again"
@@ -18,8 +19,8 @@ _AGAIN: Final = "; nothing of this run is in the sink, and it is tried again"
 
 @contextmanager
 def named_by_postgres(pipeline: str, target: str) -> Iterator[None]:
-    """Raises SinkUnwritable for a right that is missing, a table that is gone, a full disk, and values that
-    the table refuses.
+    """Raises SinkUnwritable for a right that is missing, a table or a column that is gone, a full disk, and
+    values that the table refuses.
     """
     try:
         yield
@@ -41,6 +42,12 @@ def _unwritable(pipeline: str, target: str, error: Any) -> SinkUnwritable | None
         return SinkUnwritable(
             f"pipeline {pipeline}: a table was dropped while a run wrote to {target}: {why}",
             f"tables of a sink are made when a run begins{_AGAIN}",
+        )
+    if state == _NO_COLUMN:
+        return SinkUnwritable(
+            f"pipeline {pipeline}: a column of {target} got another name, or was dropped, while a run wrote"
+            f" to it: {why}",
+            f"a run begins with the columns that the table has{_AGAIN}",
         )
     if state == _NO_ROOM:
         return SinkUnwritable(

@@ -24,16 +24,24 @@ _ROW: Final = "trunq row"
 
 
 def versions(
-    rows: pa.Table, current: pa.Table, key: list[str], newest: str | None, now: datetime
+    rows: pa.Table,
+    current: pa.Table,
+    key: list[str],
+    newest: str | None,
+    now: datetime,
+    ended: pa.Table | None = None,
 ) -> pa.Table:
     """The versions that begin, with `valid_from` and `valid_to`, and for each open one that ends a row with
     its key and its `valid_to`.
 
     `current` has the open version of each of these keys, with `valid_from`. Versions begin at `newest`, or
     now; of several at one time the last counts. What is not later than the open version is left out, and so
-    is what changes nothing. Raises ValueError for a row without a time.
+    is what changes nothing. `ended` has the `valid_to` of keys of which no version is open: what is there
+    again begins now, if it does not say later. Raises ValueError for a row without a time.
     """
     given = rows.append_column(VALID_FROM, _times(rows, newest, now))
+    if ended is not None and ended.num_rows:
+        given = _reopened(given, ended, key, now)
     given = given.filter(_is_later(given, current, key))
     every = pa.concat_tables([_numbered(current, is_new=False), _numbered(given, is_new=True)])
     every = every.take(
@@ -49,6 +57,29 @@ def versions(
     firsts = begun.filter(pc.invert(follows)).select([*key, VALID_FROM])
     closed = firsts.join(current.select(key), key, join_type="left semi")
     return pa.concat_tables([begun, _closing(closed, begun.schema)])
+
+
+def closing(gone: pa.Table, schema: pa.Schema, now: datetime) -> pa.Table:
+    """For each open version of these, with its key and `valid_from`, a row that ends it, with columns of
+    versions.
+    """
+    ends = pc.max_element_wise(gone[VALID_FROM], pa.scalar(now, TIME))
+    return _closing(gone.set_column(gone.schema.get_field_index(VALID_FROM), VALID_FROM, ends), schema)
+
+
+def _reopened(given: pa.Table, ended: pa.Table, key: list[str], now: datetime) -> pa.Table:
+    """Rows that are there again: of several that are no later than the end, the newest, from now on."""
+    numbered = given.select([*key, VALID_FROM]).append_column(
+        _ROW, pa.array(range(given.num_rows), pa.int64())
+    )
+    newest = numbered.group_by(key).aggregate([(VALID_FROM, "max")])
+    met = numbered.join(ended.select([*key, VALID_TO]), key).join(newest, key).sort_by(_ROW)
+    is_back = pc.fill_null(pc.less_equal(met[VALID_FROM], met[VALID_TO]), False)
+    again = pc.max_element_wise(met[VALID_TO], pa.scalar(now, TIME))
+    times = pc.if_else(is_back, again, met[VALID_FROM])
+    is_newest = pc.equal(met[VALID_FROM], met[f"{VALID_FROM}_max"])
+    made = given.set_column(given.schema.get_field_index(VALID_FROM), VALID_FROM, times)
+    return made.filter(pc.or_(pc.invert(is_back), is_newest))
 
 
 def _times(rows: pa.Table, newest: str | None, now: datetime) -> pa.ChunkedArray | pa.Array:

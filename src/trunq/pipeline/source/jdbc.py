@@ -33,7 +33,7 @@ from trunq.pipeline.jdbc.driver import (
     telling,
     url_of,
 )
-from trunq.pipeline.jdbc.span import Kind, kind_of, literal, shared, value_of
+from trunq.pipeline.jdbc.span import FLOATS, Kind, kind_of, literal, shared, value_of
 from trunq.pipeline.source import Context, Foreseen, Plan, Source, State
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ class JdbcSource(Source):
 
     def _plan_cursor(self, connection: Connection, cursor: str, state: State) -> Plan:
         kind = self._kind(connection, cursor)
+        self._require_exact(connection, cursor)
         self._require_lag(kind)
         name, query = self._naming.quote(cursor), f"from ({self._query}) trunq_q"
         limit = " limit 1" if self._model.kind in _LIMITED else ""
@@ -215,6 +216,16 @@ class JdbcSource(Source):
             else {"share_by": cursor, "kind": kind.value, "least": least, "most": most}
         )
         return Plan({**slice, **bounds}, {"cursor": most})
+
+    def _require_exact(self, connection: Connection, cursor: str) -> None:
+        """Refuse a cursor whose text may be another value than its own."""
+        if dict(connection.kinds(self._query))[cursor] in FLOATS:
+            raise InvalidPipeline(
+                f'pipeline {self._pipeline}: "{cursor}" of {self._model.table or "the query"} holds floats,'
+                " which databases write rounded: a cursor would read rows again, or miss them",
+                "take a column of whole numbers, decimals or times, or a query that makes it one: query ="
+                f" 'select t.*, cast({cursor} as decimal(30,10)) as place from ... t', cursor = 'place'",
+            )
 
     def _require_lag(self, kind: Kind) -> None:
         lag, is_number = self._model.lag, kind is Kind.NUMBER

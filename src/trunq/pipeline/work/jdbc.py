@@ -24,6 +24,7 @@ from trunq.pipeline.redact import redacted
 from trunq.pipeline.sink import Staged
 from trunq.pipeline.sink.jdbc import JdbcSink
 from trunq.pipeline.sink.key import with_keys
+from trunq.pipeline.sink.stamped import stamped, with_stamps
 from trunq.pipeline.source import Source
 from trunq.pipeline.source.jdbc import JdbcSource
 from trunq.pipeline.work.column import Steps
@@ -122,6 +123,8 @@ class Marking(Stager):
             ruler = stack.enter_context(ruling(self.pipeline, self.schema, self.dsn))
             pulled = timed_each(counts.of(batches), figures.pulled)
             written = self._written(pulled, sorter, ruler, figures, refusal)
+            if self.pipeline.stamp:
+                written = with_stamps(self.run, written)
             for batch in with_keys(self.pipeline, key, written):
                 rows += batch.num_rows
                 part = pa.repeat(pa.scalar(refusal.part), batch.num_rows)
@@ -174,10 +177,12 @@ class JdbcStaging(Staging):
         self, checked: DataFrame, schema: pa.Schema, fitting: Fitting | None
     ) -> list[dict[str, Any]]:
         pipeline, run = rooted(self.pipeline), unsliced(self.run)
-        if not isinstance(self.sink, JdbcSink):
+        sink = getattr(self.sink, "unstamped", self.sink)
+        if not isinstance(sink, JdbcSink):
             with self._telling():
                 return self._collected(checked, Counting(pipeline, self.dsn, run, schema, fitting))
         becomes = schema if fitting is None else fitting.schema
+        becomes = stamped(pipeline.name, becomes) if pipeline.stamp else becomes
         made, plain = spark_schema(pipeline.name, pa.schema([*becomes, pa.field(PART, pa.string())]))
         parts = self.spark.sparkContext.accumulator({}, _Parts())
 
@@ -190,7 +195,7 @@ class JdbcStaging(Staging):
             yield from marking(batches)
 
         with self._telling():
-            self.sink.write(self.run, map_batches(checked, mark, made))
+            sink.write(self.run, map_batches(checked, mark, made))
         return list(parts.value.values())
 
     def _staged(self, results: list[dict[str, Any]], reads: list[Read]) -> Staged:
