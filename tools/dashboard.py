@@ -376,7 +376,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "trunq",
         "title": "trunq",
-        "description": "Queues, streams and pipelines, by the metrics of trunq leader --metrics.",
+        "description": "Queues, streams and pipelines, by the metrics of `trunq leader --metrics 9090`.",
         "tags": ["trunq"],
         "schemaVersion": 39,
         "version": 1,
