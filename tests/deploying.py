@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,12 @@ def seconds(time: str | int) -> float:
     found = re.fullmatch(r"(\d+)(s|m|h)?", str(time))
     assert found is not None, time
     return int(found[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[found[2]]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody has."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in found:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in found]

@@ -10,7 +10,6 @@ import json
 import math
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ import psycopg
 import pytest
 import yaml
 
-from deploying import METRICS, OPS, documents
+from deploying import METRICS, OPS, documents, free_ports
 from engine import Engine
 from shelling import start
 from trunq import Client
@@ -150,17 +149,11 @@ class Prometheus:
         return list(self._http.get(f"/label/{asked[2]}/values", params={"match[]": metric}).json()["data"])
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @contextmanager
 def prometheus(folder: Path, scraped: int, database: str) -> Iterator[Prometheus]:
     """One that scrapes a port each second, as two targets, and knows the alerts."""
     shutil.copy(RULES, folder)
-    port = free_port()
+    (port,) = free_ports(1)
     targets = [f"127.0.0.1:{scraped}", f"localhost:{scraped}"]
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -190,7 +183,7 @@ def prometheus(folder: Path, scraped: int, database: str) -> Iterator[Prometheus
 @contextmanager
 def leading(folder: Path, dsn: str) -> Iterator[int]:
     """A leader as a process; its port."""
-    port = free_port()
+    (port,) = free_ports(1)
     at = f"127.0.0.1:{port}"
     process = start("leader", "--health", at, "--metrics", at, directory=folder, TRUNQ_DSN=dsn)
     try:

@@ -6,25 +6,23 @@ No Docker engine runs here: whether the base images are there, and what Docker m
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 import shutil
-import socket
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from compose_spec import PyCompose
+from psycopg.conninfo import conninfo_to_dict
 
-from deploying import OPS, ROOT, compose, healthcheck, implied, parse, seconds, services, stages
+from deploying import OPS, ROOT, compose, free_ports, healthcheck, implied, parse, seconds, services, stages
 from shelling import start
 from trunq import Client, install
-from trunq.cli.command import app as _commands  # noqa: F401  # it is imported before the environment changes
 from waiting import wait_until
 
 FOLDER = OPS / "docker"
@@ -102,8 +100,6 @@ def test_the_wheel_is_made_of_what_is_copied(tmp_path: Path) -> None:
 
 
 def test_the_extras_that_are_installed_are_those_of_the_package() -> None:
-    import tomllib  # noqa: PLC0415
-
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     text = (FOLDER / "Dockerfile").read_text()
     (extras,) = re.findall(r"\$\{wheel\}\[([\w,]+)\]", text)
@@ -124,18 +120,20 @@ def test_the_image_runs_as_nobody_in_particular_and_says_whether_it_lives() -> N
         assert str(given.get("health") or given.get("port")) == PORT
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def is_healthy(port: int) -> bool:
     """What the image asks, of a process at another port."""
     words = [word.replace(PORT, str(port)) for word in healthcheck()]
     assert words[0] == "python"
     return subprocess.run([sys.executable, *words[1:]], capture_output=True, check=False).returncode == 0
+
+
+def test_compose_s_file_fits_its_specification() -> None:
+    read = PyCompose.from_dict(compose())
+    assert set(read.service_names()) == set(compose()["services"])
+    wrong = compose()
+    wrong["services"]["leader"]["depend_on"] = ["postgres"]
+    with pytest.raises(ValueError, match="depend_on"):
+        PyCompose.from_dict(wrong)
 
 
 def test_compose_waits_for_what_is_needed_and_for_workers_to_drain() -> None:
@@ -197,12 +195,12 @@ def made(new_database: Callable[..., str], tmp_path: Path) -> str:
 
 @needs_psql
 def test_compose_s_services_work_on_the_database_that_the_image_makes(
-    made: str, tmp_path: Path, free_port: int
+    made: str, tmp_path: Path
 ) -> None:
     """Each command of compose.yml as a process, with the addresses of here."""
     assert install.version(made) == install.newest()
     shutil.copy(FOLDER / "shop.py", tmp_path)
-    ports = dict(zip(services(), (free_port, *_more_ports(2)), strict=True))
+    ports = dict(zip(services(), free_ports(3), strict=True))
     processes: dict[str, subprocess.Popen[str]] = {}
     try:
         for name, service in services().items():
@@ -226,15 +224,10 @@ def test_compose_s_services_work_on_the_database_that_the_image_makes(
             process.terminate()
         for name, process in processes.items():
             _, told = process.communicate(timeout=120)
-            assert process.returncode == 0, (name, told)
+            # uvicorn ends by the signal that it was given.
+            assert process.returncode in ((0, -signal.SIGTERM) if name == "web" else (0,)), (name, told)
     finally:
         for process in processes.values():
             process.kill()
             process.communicate()
 
-
-def _more_ports(count: int) -> Iterator[int]:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two)[:count]:
-            each.bind(("127.0.0.1", 0))
-        yield from [int(each.getsockname()[1]) for each in (one, two)[:count]]
