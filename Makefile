@@ -50,6 +50,7 @@ check: $(READY) ## style, types, layers, generated files
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/signature.py --check
+	$(BIN)/python tools/dashboard.py --check
 
 .PHONY: format
 format: $(READY) ## put code into shape and generate what is generated
@@ -60,6 +61,7 @@ format: $(READY) ## put code into shape and generate what is generated
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/signature.py
+	$(BIN)/python tools/dashboard.py
 
 .PHONY: install
 install: $(READY) ## make .venv ready, with everything in it

@@ -60,6 +60,15 @@ _TIMES: Final = {
 }
 
 
+_COUNTERS: Final = ("published", "answers", "pipeline_runs")
+
+
+def names() -> set[str]:
+    """The name of every figure that may be told, as Prometheus calls it."""
+    gauges = {"up", "messages", *GAUGES, *(name for name, _ in _OF_SAMPLES.values()), *_TIMES}
+    return {f"trunq_{name}" for name in gauges} | {f"trunq_{name}_total" for name in _COUNTERS}
+
+
 class Known(NamedTuple):
     """What was read of a database."""
 
@@ -92,7 +101,7 @@ def families(databases: Mapping[str, Known | None]) -> list[Metric]:
         if known is None:
             continue
         for name, text, labels, value in _of_samples(known.samples):
-            kind = CounterMetricFamily if name in ("published", "answers") else GaugeMetricFamily
+            kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
             add(kind, name, text, one | labels, value)
         for name, text, labels, value in _of_statistics(known.statistics):
             add(GaugeMetricFamily, name, text, one | labels, value)
