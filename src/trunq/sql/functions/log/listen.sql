@@ -70,8 +70,9 @@ begin
   -- Afterwards, by a later statement: what was emptied before those rows were read is known by now. The rest is kept by our locks.
   perform trunq._check_reachable(v_queue.queue_id, v_from.tick_id);
   if v_count < p_limit then
-    return query select null::bigint, null::text, null::text, null::jsonb, null::bytea, null::jsonb, null::smallint, v_to.created_at, null::jsonb,
-      format('%s.%s', v_queue.queue_id, v_to.tick_id);
+    created_at := v_to.created_at;
+    place := format('%s.%s', v_queue.queue_id, v_to.tick_id);
+    return next;
   end if;
 end $$;
 comment on function trunq.read_on is
