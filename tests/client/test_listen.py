@@ -94,7 +94,9 @@ async def test_a_task_that_is_cancelled_loses_nothing(database: str) -> None:
                     await asyncio.sleep(0)
                 for task in tasks:
                     task.cancel()
-                for into, done in zip((read, told), await asyncio.gather(*tasks, return_exceptions=True), strict=True):
+                for into, done in zip(
+                    (read, told), await asyncio.gather(*tasks, return_exceptions=True), strict=True
+                ):
                     if not isinstance(done, BaseException):
                         into.append(done)
             while len(read) < len(ids):

@@ -242,8 +242,9 @@ class Hearing:
             with closing(_Line(self._conninfo, self._ear, self._hear)) as self._line:
                 try:
                     self._attend(self._line)
-                finally:
+                except BaseException:
                     self._deaf_since = self._deaf_since or self._line.heard_until
+                    raise
         except psycopg.Error as error:
             if not is_retryable(error):
                 self._fail(translate(error) or error)

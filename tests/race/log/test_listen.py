@@ -69,9 +69,7 @@ class Ledger:
             writer.execute("rollback to part")
         count = chance.randrange(1, 4)
         for _ in range(count):
-            self.open[n].append(
-                ask(writer, "publish", queue=self.work.queue, payload={"n": n})
-            )
+            self.open[n].append(ask(writer, "publish", queue=self.work.queue, payload={"n": n}))
 
     def end(self, now: int) -> None:
         for n in sorted(self.open):
@@ -125,7 +123,9 @@ def test_nothing_is_missed_or_doubled_however_transactions_overlap(
             assert began <= committed
 
 
-def test_a_place_that_was_kept_elsewhere_reads_the_same_again(work: Engine, writers: list[Connection]) -> None:
+def test_a_place_that_was_kept_elsewhere_reads_the_same_again(
+    work: Engine, writers: list[Connection]
+) -> None:
     first, second = writers[:2]
     early = ask(first, "publish", queue=work.queue, payload={"n": 1})
     listener = Listener(work)

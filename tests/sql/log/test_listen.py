@@ -97,7 +97,9 @@ def test_where_ticks_are_paused_it_reads_up_to_the_last(work: Engine) -> None:
     assert read(work, place)[0] == ids
 
 
-@pytest.mark.parametrize("options", [{"lanes": "key"}, {"unique": "refuse"}, {"lanes": "priority", "unique": "replace"}])
+@pytest.mark.parametrize(
+    "options", [{"lanes": "key"}, {"unique": "refuse"}, {"lanes": "priority", "unique": "replace"}]
+)
 def test_a_queue_of_each_specimen_is_read(connection: Connection, options: dict[str, str]) -> None:
     work = Engine(connection, next(new_names("special"))).create(**options)
     work.ask("add_column", column="shop", type="text")

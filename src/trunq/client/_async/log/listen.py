@@ -297,9 +297,7 @@ class AsyncListening(Generic[Item]):
 class AsyncChannelListening(AsyncListening[Notification[Payload] | Missed]):
     """Over the notifications of a channel."""
 
-    def __init__(
-        self, client: AsyncListens, channel: Channel[Payload], size: int, *, no_local: bool
-    ) -> None:
+    def __init__(self, client: AsyncListens, channel: Channel[Payload], size: int, *, no_local: bool) -> None:
         super().__init__(client, no_local=no_local)
         self._channel = channel
         self._size = size
