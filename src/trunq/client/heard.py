@@ -63,7 +63,7 @@ class Channel(Generic[Payload]):
 
     def __init__(self, name: str, payload_type: type[Payload] | None = None) -> None:
         """Raises InvalidArgument for what is no name, TypeError for what pydantic makes nothing of."""
-        if not isinstance(name, str) or "\0" in name or not 1 <= len(name.encode()) <= LONGEST_NAME:
+        if "\0" in name or not 1 <= len(name.encode()) <= LONGEST_NAME:
             raise InvalidArgument(
                 f"a channel has a name of 1 to {LONGEST_NAME} bytes, not {name!r}",
                 "Postgres cuts off the rest, so that others would hear it too",
@@ -185,11 +185,13 @@ class Heard(Generic[Payload]):
             return self._value  # type: ignore[no-any-return, has-type]
         except AttributeError:
             pass
-        if self._type is None:
-            self._value = None if self._payload is None else decode_jsonb(self._payload)
-        else:
-            self._value = _fit(self, self._type, self.json, f"message {self.id} of {self.queue}")
-        return self._value  # type: ignore[no-any-return]
+        value: Any = None
+        if self._type is not None:
+            value = _fit(self, self._type, self.json, f"message {self.id} of {self.queue}")
+        elif self._payload is not None:
+            value = decode_jsonb(self._payload)
+        self._value = value
+        return value  # type: ignore[no-any-return]
 
     @property
     def headers(self) -> Any:

@@ -58,8 +58,9 @@ def test_retries_do_not_come_again_and_what_is_delayed_comes_when_it_is_due(work
     assert read(work, place)[0] == []
     move_clock(work.connection, "2 minutes")
     work.ask("promote")
-    found, place = read(work, place)
-    assert found == [delayed]
+    # Up to the tick of the last look, and then from there.
+    _, place = read(work, place)
+    assert read(work, place)[0] == [delayed]
 
 
 def test_it_filters(work: Engine) -> None:
