@@ -62,6 +62,7 @@ OWN_WAYS = (
     "test_connection.py",
     "test_given.py",
     "test_lease.py",
+    "test_listen.py",
     "test_publish.py",
     "test_result.py",
 )

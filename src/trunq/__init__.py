@@ -3,8 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from trunq.client.heard import Channel, Heard, Missed, Notification
 from trunq.client.message import Message, Reject, Retry
 from trunq.client.park import Park
+from trunq.client.payload import Unfit
 from trunq.errors import (
     ClientClosed,
     ClusterChanged,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "Channel",
     "Client",
     "ClientClosed",
     "ClusterChanged",
@@ -61,6 +64,7 @@ __all__ = [
     "Duplicate",
     "EmbeddedError",
     "EmbeddedMissing",
+    "Heard",
     "InvalidArgument",
     "InvalidName",
     "InvalidSchedule",
@@ -73,7 +77,9 @@ __all__ = [
     "MessageNotFound",
     "MessageTooLarge",
     "MessagesLost",
+    "Missed",
     "Mover",
+    "Notification",
     "Park",
     "QueueClosed",
     "QueueFull",
@@ -97,6 +103,7 @@ __all__ = [
     "TransactionEnded",
     "TransactionTooLarge",
     "TrunqError",
+    "Unfit",
     "Worker",
     "WrongIsolation",
     "WrongMode",

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunq import Client, Worker
+from trunq import Client, Heard, Worker
 from trunq.leader import Leader
 from trunq.pipeline import Pipeline
 from trunq.pipeline.run import Executor
@@ -110,19 +110,15 @@ def test_who_awaits_a_result_gets_it_and_forged_ones_are_logged_once(
 
 
 def test_who_listens_hears_what_is_published(client: Client, connection: psycopg.Connection[Any]) -> None:
-    channel = client.announcement_channel("orders")
-    heard = client.listen("orders")
-    listening = "select count(*) from pg_stat_activity where query ~* '^listen'"
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(next, heard)
-        wait_until(lambda: (connection.execute(listening).fetchone() or (0,))[0])
-        notify_all(connection, channel)
+    channels = (client.queue_channel("orders"), client.announcement_channel("orders"))
+    with client.listen("orders", poll=3600) as heard:
+        for channel in channels:
+            notify_all(connection, channel)
         id = client.publish("orders", 1)
-        found = first.result(PATIENCE)
-        while found.first != id:
-            assert 0 <= found.first <= found.last <= LARGEST
+        with ThreadPoolExecutor(1) as threads:
             found = threads.submit(next, heard).result(PATIENCE)
-    heard.close()
+        assert isinstance(found, Heard)
+        assert found.id == id
 
 
 Proof = Callable[[], object]

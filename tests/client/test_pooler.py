@@ -12,7 +12,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from pooling import needs_pgbouncer, pooling
-from trunq import Client, InvalidArgument, Message, QueueClosed, Schedule
+from trunq import Channel, Client, InvalidArgument, Message, QueueClosed, Schedule
 from trunq.embedded import Embedded
 from trunq.pipeline import Pipeline
 
@@ -187,6 +187,11 @@ def look(client: Any, queue: str) -> None:
     client.drop_taker(queue, "lake")
     client.set_publishing(queue, max_per_transaction=1000, announce=True)
     assert client.announcement_channel(queue)
+    begin = client.find_place(queue)[0].place
+    heard = client.publish(queue, queue)
+    first = client.read_on(queue, begin)[0]
+    assert (first.id, first.payload) == (heard, queue)
+    client.notify(queue, queue)
     client.close_queue(queue)
     with pytest.raises(QueueClosed):
         client.publish(queue, 1)
@@ -433,7 +438,7 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
         noting.create_queue("last")
         noting.set_publishing("last", announce=True)
         with pytest.raises(InvalidArgument, match="behind a connection pooler"):
-            next(iter(noting.listen("last")))
+            next(noting.listen(Channel("last")))
         noting.publish("last", 1)
         assert noting.list_warnings("last") == []
         assert "leader" not in {row.area for row in noting.diagnose()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
 import psycopg
@@ -15,7 +14,7 @@ from engine import Engine
 from freezing import Proxy, freezing
 from pooling import needs_pgbouncer, pooling
 from serving import PATIENCE
-from trunq import AsyncClient, Client
+from trunq import AsyncClient, Channel, Client, Heard, Missed, Notification
 from trunq.connection._sync.link import Link
 from trunq.connection.silence import limit
 from trunq.embedded import Embedded
@@ -238,19 +237,15 @@ async def test_a_sleeping_stream_notices_that_nothing_comes(
             await reading
 
 
-def test_who_listens_to_a_quiet_queue_keeps_the_connection_and_misses_nothing(
+def test_who_listens_to_a_quiet_channel_keeps_the_connection_and_misses_nothing(
     work: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Client(proxy.dsn) as client, ThreadPoolExecutor(1) as threads:
-        client.set_publishing("work", announce=True)
-        heard = client.listen("work")
-        first = threads.submit(next, heard)
-        listening = "select count(*) from pg_stat_activity where query ~* '^listen \"trunq'"
-        wait_until(lambda: work.connection.execute(listening).fetchone() == (1,))
+    with Client(proxy.dsn) as client, client.listen(Channel[int]("news")) as heard:
         work.connection.execute(LONG)
-        work.publish()
-        assert first.result(PATIENCE)
-        heard.close()
+        work.connection.execute("select pg_notify('news', '7')")
+        told = next(heard)
+        assert isinstance(told, Notification)
+        assert told.payload == 7
     assert caplog.text == ""
 
 
@@ -258,17 +253,14 @@ async def test_who_listens_notices_that_nothing_comes(
     work: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AsyncClient(proxy.dsn) as client:
-        await client.set_publishing("work", announce=True)
-        heard = client.listen("work")
-        first = asyncio.create_task(anext(aiter(heard)))
-        listening = "select count(*) from pg_stat_activity where query ~* '^listen \"trunq'"
-        await async_wait_until(lambda: work.connection.execute(listening).fetchone() == (1,))
-        proxy.silence()
-        await async_wait_until(lambda: "not listening to queue work for now" in caplog.text)
-        await async_wait_until(lambda: work.connection.execute(listening).fetchone() == (1,))
-        work.publish()
-        async with asyncio.timeout(PATIENCE):
-            assert await first
+        async with client.listen("work") as heard, client.listen(Channel[int]("news")) as news:
+            proxy.silence()
+            await async_wait_until(lambda: "not listening for now" in caplog.text)
+            missed = await anext(news)
+            assert isinstance(missed, Missed)
+            work.publish()
+            async with asyncio.timeout(PATIENCE):
+                assert isinstance(await anext(heard), Heard)
 
 
 def test_what_the_driver_of_spark_asks_goes_on_after_a_silence(proxy: Proxy) -> None:

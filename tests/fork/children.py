@@ -130,6 +130,26 @@ def loops() -> Any:
     return asyncio.run(main())
 
 
+def listening() -> Any:
+    """A loop of the parent's goes on beside a child that listens by itself."""
+    with client.listen("q") as heard:
+
+        def child() -> Any:
+            try:
+                next(heard)
+            except Exception as error:
+                said = type(error).__name__
+            heard.close()
+            with client.listen("q", start="earliest") as own:
+                first = next(own)
+            client.close()
+            return [said, first.payload]
+
+        said = in_child(child)
+        client.publish("q", "after")
+        return [*said, next(heard).payload]
+
+
 def main() -> None:
     scenario, *arguments = sys.argv[2:]
     client.publish("q", "before")

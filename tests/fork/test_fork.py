@@ -81,3 +81,7 @@ def test_a_pool_of_the_parent_is_refused_in_a_child(queue: Queue) -> None:
 def test_an_async_client_of_a_parent_works_in_the_loop_of_a_child(queue: Queue) -> None:
     child, own = run(queue, "loops")
     assert (published(queue)[child], published(queue)[own]) == ("child", "parent")
+
+
+def test_a_child_listens_by_itself_and_the_loop_of_its_parent_goes_on(queue: Queue) -> None:
+    assert run(queue, "listening") == ["InvalidArgument", "before", "after"]

@@ -29,6 +29,20 @@ class Outgoing:
             label("kind", kind): PayloadType(wanted) for kind, wanted in (payload_types or {}).items()
         }
 
+    def stamped(self, name: str, value: str) -> Outgoing:
+        """The same with a header that each message gets."""
+
+        def stamp(_queue: str, headers: dict[str, Any]) -> Mapping[str, Any]:
+            return {**headers, name: value}
+
+        made = Outgoing((*self._injectors, stamp), None)
+        made._types = self._types
+        return made
+
+    def type_of(self, kind: str | None) -> PayloadType | None:
+        """The type that payloads of a kind have; None: any."""
+        return self._types.get(kind)
+
     def __bool__(self) -> bool:
         return bool(self._injectors or self._types)
 

@@ -10,7 +10,14 @@ SHOWN: Final = 3
 
 
 class Unfit(ValueError):
-    """A payload does not fit its type; `__cause__` is pydantic's ValidationError, which has all of it."""
+    """A payload does not fit its type; `__cause__` is pydantic's ValidationError, which has all of it.
+
+    `message` is what came with it, where a listener read it: a `Heard` or a `Notification`.
+    """
+
+    def __init__(self, said: str, message: object = None) -> None:
+        super().__init__(said)
+        self.message = message
 
 
 class PayloadType:

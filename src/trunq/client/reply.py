@@ -17,7 +17,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import psycopg
 from psycopg import Cursor, Notify
@@ -312,6 +312,13 @@ class _Listening:
         self._heard[queue] = None if known is None or not ids else known | ids
 
 
+class Closing(Protocol):
+    """What has a thread that is to end."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Patience:
     """How a thread waits."""
 
@@ -326,9 +333,9 @@ class Patience:
             raise TimeoutError from None
 
     @staticmethod
-    def ended(replies: Replies) -> None:
+    def ended(ending: Closing) -> None:
         """Close it."""
-        replies.close()
+        ending.close()
 
     @staticmethod
     def pause(seconds: float) -> None:
@@ -346,9 +353,9 @@ class AsyncPatience:
             return await asyncio.wrap_future(future)
 
     @staticmethod
-    async def ended(replies: Replies) -> None:
+    async def ended(ending: Closing) -> None:
         """Close it; its thread may be about to connect."""
-        await asyncio.to_thread(replies.close)
+        await asyncio.to_thread(ending.close)
 
     @staticmethod
     async def pause(seconds: float) -> None:

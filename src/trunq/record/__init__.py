@@ -162,11 +162,26 @@ class Preparation(NamedTuple):
     bytes: int
 
 
-class Announced(NamedTuple):
-    """The ids that one statement published: all of it lies between the first and the last."""
+class Place(NamedTuple):
+    """The row of `find_place`: where a listener may begin, and from when that is."""
 
-    first: int
-    last: int
+    place: str
+    created_at: datetime
+
+
+class LogMessage(NamedTuple):
+    """A row of `read_on`. The last row of all there is has no `id`: its `place` is where to read on."""
+
+    id: int | None
+    kind: str | None
+    key: str | None
+    payload: Any
+    body: bytes | None
+    headers: Any
+    priority: int | None
+    created_at: datetime
+    columns: Any
+    place: str
 
 
 class Lane(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from trunq.client._async.conversion import AsyncConversions
 from trunq.client._async.delete import AsyncDeleting
-from trunq.client._async.log.gate import AsyncGates
+from trunq.client._async.log.listen import AsyncListens
 from trunq.client._async.log.publish import AsyncPublishing
 from trunq.client._async.log.schedule import AsyncSchedules
 from trunq.client._async.log.unique import AsyncUniqueKeys
@@ -34,7 +34,7 @@ class AsyncClient(
     AsyncPublishing,
     AsyncResults,
     AsyncMemos,
-    AsyncGates,
+    AsyncListens,
     AsyncLeases,
     AsyncAnswers,
     AsyncReporting,

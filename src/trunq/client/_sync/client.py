@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trunq.client._sync.conversion import Conversions
 from trunq.client._sync.delete import Deleting
-from trunq.client._sync.log.gate import Gates
+from trunq.client._sync.log.listen import Listens
 from trunq.client._sync.log.publish import Publishing
 from trunq.client._sync.log.schedule import Schedules
 from trunq.client._sync.log.unique import UniqueKeys
@@ -36,7 +36,7 @@ class Client(
     Publishing,
     Results,
     Memos,
-    Gates,
+    Listens,
     Leases,
     Answers,
     Reporting,

@@ -35,6 +35,7 @@ from trunq.record import (
     Group,
     Lane,
     LatestSample,
+    LogMessage,
     Loss,
     Member,
     Memo,
@@ -45,6 +46,7 @@ from trunq.record import (
     PipelineInstance,
     PipelineRun,
     PipelineState,
+    Place,
     Preparation,
     ProgressState,
     PublicState,
@@ -1600,8 +1602,8 @@ class Passing(Access):
         (QueueFull) while the slowest shared subscription has so many messages waiting, checked once in 100 ms
         a session (0: no limit). `max_per_transaction`: at most so many in one transaction, else
         TransactionTooLarge (0: none at all; -1: no limit, which `list_queues` shows as None). `announce`:
-        sends a NOTIFY with the first and last id of each statement on `announcement_channel` (in Python:
-        client.listen).
+        sends a NOTIFY with the first and last id of each statement on `announcement_channel`, for listeners
+        in other languages; `read_on` needs none.
 
         Raises QueueNotFound, InvalidArgument; QueueInUse while an open transaction publishes.
         """
@@ -1763,6 +1765,53 @@ class Passing(Access):
             connection, "retry_after", queue=queue, subscription=subscription
         )
         return returned
+
+    def find_place(
+        self,
+        queue: str,
+        start: Start | None = None,
+        at: datetime | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[Place]:
+        """A place in the log from which `read_on` reads: latest, which is now (the default), the earliest in
+        reach, or, with `at`, the last at or before a time, so that nothing since then is missed.
+
+        Returns the place, and from when it is. Raises QueueNotFound, InvalidArgument, WrongIsolation,
+        ClusterChanged; TickNotFound when messages after that time are gone.
+        """
+        return self._records(connection, Place, "find_place", queue=queue, start=start, at=moment("at", at))
+
+    def read_on(
+        self,
+        queue: str,
+        place: str,
+        limit: int | None = None,
+        filter: Mapping[str, Any] | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[LogMessage]:
+        """The messages that were committed after a place, for a listener that is no subscription and keeps
+        the place itself; ordered as `read_batch`, each message once, retries not.
+
+        `place`: what `find_place` said, or the place of a row returned before. `limit`: at most so many (up
+        to 100,000). `filter`: only messages that pass it, written as in subscribe. If there is no newer tick
+        but something was committed, the call cuts one.
+
+        Returns where fewer than `limit` are left, a last row without an id: its place is where to read on,
+        with the time up to which all was read. No row: nothing was committed since. Raises QueueNotFound,
+        InvalidArgument, WrongIsolation, ClusterChanged; TickNotFound when messages after the place are gone:
+        `find_place` finds where to begin again.
+        """
+        return self._records(
+            connection,
+            LogMessage,
+            "read_on",
+            queue=queue,
+            place=place,
+            limit=limit,
+            filter=json_text("filter", filter),
+        )
 
     def list_losses(self, queue: str | None = None, *, connection: Given | None = None) -> list[Loss]:
         """What subscriptions lost because their queue holds no more for them, the oldest first; the newest

@@ -44,6 +44,11 @@ class Listener:
         return self.connection.lock.locked()
 
     @property
+    def alive_at(self) -> float:
+        """When it last heard something, or had a sign of life that it asked for (of `monotonic`)."""
+        return self._alive_at
+
+    @property
     def is_pooled(self) -> bool:
         """Whether a connection pooler in transaction mode is in between, so that nothing is heard."""
         return isinstance(self.connection, Watching) and self.connection.is_pooled

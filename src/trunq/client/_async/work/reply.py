@@ -74,7 +74,8 @@ class AsyncResults(AsyncPassing):
     async def close(self) -> None:
         """Close the client's own connections; a pool of yours stays open. Another call opens them again.
 
-        Calls that still wait for a connection, or for a result, raise ClientClosed.
+        Calls that still wait for a connection, or for a result, raise ClientClosed, and so do loops that
+        listen.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:

@@ -26,7 +26,7 @@ begin
   perform trunq._change_gate(p_queue, p_kinds, p_max_waiting, p_max_per_transaction, p_announce, null);
 end $$;
 comment on function trunq.set_publishing is
-  'Changes the rules by which a queue accepts messages, however they are published; arguments that are left out keep their values. p_kinds: only these kinds (empty: any), others are refused (TQ005). p_max_waiting: refuses (TQ014) while the slowest shared subscription has so many messages waiting, checked once in 100 ms a session (0: no limit). p_max_per_transaction: at most so many in one transaction, else TQ019 (0: none at all; -1: no limit, which trunq.list_queues shows as null). p_announce: sends a NOTIFY with the first and last id of each statement on trunq.announcement_channel (in Python: client.listen).
+  'Changes the rules by which a queue accepts messages, however they are published; arguments that are left out keep their values. p_kinds: only these kinds (empty: any), others are refused (TQ005). p_max_waiting: refuses (TQ014) while the slowest shared subscription has so many messages waiting, checked once in 100 ms a session (0: no limit). p_max_per_transaction: at most so many in one transaction, else TQ019 (0: none at all; -1: no limit, which trunq.list_queues shows as null). p_announce: sends a NOTIFY with the first and last id of each statement on trunq.announcement_channel, for listeners in other languages; trunq.read_on needs none.
 Raises: TQ001, TQ005; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or goes.';
 
