@@ -11,3 +11,5 @@ comment on column trunq.leader.ahead is 'By how many seconds the clock of its ma
 drop function if exists trunq._report(text, text[], text, text, integer, double precision, text, integer, jsonb, text);
 drop function if exists trunq._report_queue(text, text, text, text, integer, double precision, text, integer, jsonb, text);
 drop function if exists trunq._note_duties(text[], text[], integer[]);
+drop function if exists trunq.diagnose();
+drop function if exists trunq._areas();
