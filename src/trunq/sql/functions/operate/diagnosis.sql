@@ -23,11 +23,11 @@ declare
   v_area text;
   v_queues text[];
 begin
-  if p_queues < 1 then
-    perform trunq._fail('TQ005', format('a look takes in one queue or more, not %s', p_queues), 'null is all of them');
+  if p_queues < 0 then
+    perform trunq._fail('TQ005', format('a look takes in one queue or more, not %s', p_queues), '0 is all of them');
   end if;
   begin
-    v_queues := trunq._queues_of_round(p_queues);
+    v_queues := trunq._queues_of_round(nullif(p_queues, 0));
   exception when insufficient_privilege or lock_not_available then
     null;  -- each area says so for itself
   end;
@@ -65,7 +65,7 @@ begin
   end loop;
 end $$;
 comment on function trunq.diagnose is
-  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, subscriptions whose every attempt fails, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; null: all.
+  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, subscriptions whose every attempt fails, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all.
 Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at). queue null: of the database. since null: Postgres does not say.
 Raises: TQ005.
 Locks: waiting 100 ms for each at most, and to the end of a look at one area.';
@@ -84,7 +84,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'unseen', null::text, null::text,
     format('%s of %s queues were looked at one by one, from "%s" to "%s": the others have their turn within %s minutes',
       cardinality(p_queues), n.number, p_queues[1], p_queues[cardinality(p_queues)], ceil(n.number::numeric / cardinality(p_queues))),
-    'trunq doctor looks at all of them at once, and so does: select * from trunq.diagnose(null)', null::timestamptz
+    'trunq doctor looks at all of them at once, and so does: select * from trunq.diagnose(0)', null::timestamptz
   from (select count(*) as number from trunq.queue) n where n.number > cardinality(p_queues) and cardinality(p_queues) > 0
 $$;
 comment on function trunq._diagnose_queues is 'There are more queues than one look takes in: structure, warnings and rights are of some.';

@@ -103,16 +103,16 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   union all
   -- Before Postgres 18, sixteen locks of a session take no room of what all share; then as many as it may have on average.
   select 'warning', q.name, null,
-    format('a transaction that works on queue "%s" takes up to %s locks, and %s at a time more than the %s for which the server has room: publishers and workers fail with "out of shared memory"',
+    format('a transaction that works on queue "%s" takes up to %s locks, and half of the %s connections at a time more than the %s for which the server has room: publishers and workers fail with "out of shared memory"',
       q.name, q.number, s.sessions, s.room),
     format('alter system set max_locks_per_transaction = %s, then restart the server', ceil(1.2 * q.number)), null
   from trunq._widest_queue() q, (
     select n.sessions, n.most * (n.sessions + current_setting('max_prepared_transactions')::integer) as room,
       case when current_setting('server_version_num')::integer >= 180000 then n.most else 16 end as beside
     from (select current_setting('max_connections')::integer as sessions, current_setting('max_locks_per_transaction')::integer as most) n) s
-  where s.sessions * (q.number - s.beside) > s.room
+  where s.sessions / 2 * (q.number - s.beside) > s.room
 $$;
-comment on function trunq._diagnose_locks is 'A dump cannot lock all tables; or transactions that work on one queue, in as many sessions as there may be, take more locks than the server has room for (max_locks_per_transaction).';
+comment on function trunq._diagnose_locks is 'A dump cannot lock all tables; or transactions that work on one queue in half of the connections take more locks than the server has room for (max_locks_per_transaction).';
 
 create or replace function trunq._widest_queue(out name text, out number bigint)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
