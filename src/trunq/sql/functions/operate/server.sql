@@ -29,7 +29,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       else format('start its reader, or: select pg_drop_replication_slot(%L)', s.slot_name) end, null::timestamptz
   from pg_replication_slots s
   cross join lateral (
-    select pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint as bytes, greatest(age(s.xmin), age(s.catalog_xmin)) as age) b
+    select pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end, s.restart_lsn)::bigint as bytes, greatest(age(s.xmin), age(s.catalog_xmin)) as age) b
   where not pg_is_in_recovery() and (b.age > 1000000 or not s.active and not s.temporary and (b.bytes > 1073741824 or s.wal_status in ('unreserved', 'lost')))
   union all
   select 'warning', null, null,
