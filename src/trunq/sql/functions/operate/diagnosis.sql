@@ -82,8 +82,8 @@ create or replace function trunq._diagnose_queues(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'unseen', null::text, null::text,
-    format('%s of %s queues were looked at one by one, from "%s" to "%s": the others have their turn within %s minutes',
-      cardinality(p_queues), n.number, p_queues[1], p_queues[cardinality(p_queues)], ceil(n.number::numeric / cardinality(p_queues))),
+    format('%s of %s queues were looked at one by one, from "%s" to "%s": others follow each minute',
+      cardinality(p_queues), n.number, p_queues[1], p_queues[cardinality(p_queues)]),
     'trunq doctor looks at all of them at once, and so does: select * from trunq.diagnose(0)', null::timestamptz
   from (select count(*) as number from trunq.queue) n where n.number > cardinality(p_queues) and cardinality(p_queues) > 0
 $$;
