@@ -1,7 +1,8 @@
-"""Writes docs/reference.md: every public function, with the client method that calls it.
+"""Writes docs/reference.md: every public function, with the client method that calls it; and the list of what the
+doctor looks at, in docs/operate/watching.md.
 
-`python tools/reference.py` writes the page, `--check` fails when it is stale. What it says stands in the
-comments of the functions and in the client's docstrings: edit those.
+`python tools/reference.py` writes the pages, `--check` fails when one is stale. What they say stands in the
+comments of the functions, in the client's docstrings and in `trunq.diagnosis`: edit those.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import sys
 import textwrap
 from typing import get_overloads
 
-from function import ROOT, Function, by_file, one_line
-from trunq import Client
+from function import FUNCTIONS, ROOT, Function, by_file, functions, one_line
+from trunq import Client, diagnosis
 from trunq.client._sync.passing import Passing
 from trunq.errors import BY_SQLSTATE
 from trunq.word import VERBS
 
 PAGE = ROOT / "docs" / "reference.md"
+WATCHING = ROOT / "docs" / "operate" / "watching.md"
+BEGIN, END = "<!-- areas: written by tools/reference.py -->\n", "<!-- end of areas -->\n"
 
 OVERVIEW = """# Reference
 
@@ -128,13 +131,36 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def areas() -> str:
+    """What the doctor looks at, in its order: what the program sees, and what the database says."""
+    operate = FUNCTIONS / "operate"
+    listed = re.search(r"unnest\('\{([\w,]+)\}'", (operate / "diagnosis.sql").read_text())
+    assert listed is not None
+    says = {
+        found.name.removeprefix("_diagnose_"): found.sentence
+        for path in (operate / "diagnosis.sql", operate / "server.sql")
+        for found in functions(path, r"_diagnose_\w+")
+    }
+    rows = {**diagnosis.PROGRAM, **{area: says.pop(area) for area in listed[1].split(",")}}
+    assert not says, f"no area of trunq._areas: {says}"
+    lines = [f"| {area} | {cell(sentence)} |" for area, sentence in rows.items()]
+    return "\n".join(["", "| area | what is wrong |", "| --- | --- |", *lines, "", ""])
+
+
+def with_areas(text: str) -> str:
+    """The page about watching, with that list in its place."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + areas() + END + rest.partition(END)[2]
+
+
 def main() -> None:
-    """Write the page, or check it."""
-    text = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        sys.exit("docs/reference.md is stale: run python tools/reference.py")
+    """Write the pages, or check them."""
+    pages = {PAGE: page(), WATCHING: with_areas(WATCHING.read_text())}
+    for path, text in pages.items():
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            sys.exit(f"{path.relative_to(ROOT)} is stale: run python tools/reference.py")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """What is wrong between this program and its database: what the database says of itself (trunq.diagnose), and
-what only a program can see: versions, whether LISTEN reaches it, its clock.
+what only a program can see: versions, whether LISTEN reaches it, its clock, the disk of a server beside it.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -15,6 +17,7 @@ from psycopg import sql
 from trunq import install
 from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
+from trunq.connection.backoff import first_line
 from trunq.connection.probe import looks_pooled
 from trunq.errors import TrunqError
 from trunq.record import Finding
@@ -26,28 +29,87 @@ CLOCKS_DIFFER: Final = 2.0
 """Seconds from which on times in logs mislead, and delays that a program computes are wrong."""
 
 
-def diagnose(dsn: str, now: Callable[[], float] = time.time) -> list[Finding]:
+PROGRAM: Final = {
+    "version": "The database is of another version of trunq than the program, or its functions are.",
+    "clock": "This machine's clock is more than two seconds off the server's.",
+    "wake-up": "LISTEN through this address hears nothing: a pooler stands in between, and workers poll.",
+}
+"""The areas that a program alone can look at."""
+
+_LOCAL: Final = ("", "localhost", "127.0.0.1", "::1")
+
+
+def diagnose(
+    dsn: str,
+    now: Callable[[], float] = time.time,
+    *,
+    queues: int = 0,
+    disk: str | None = None,
+) -> list[Finding]:
     """All that is wrong with the database at `dsn`, seen from this machine whose clock is `now`.
 
-    It changes nothing but a LISTEN and a NOTIFY of its own, on a channel that nobody else has. Raises
-    psycopg.OperationalError where the database cannot be reached.
+    Of more than so many `queues`, others are looked at each minute; 0: all. `disk`: how large the disk
+    of the server is, as Postgres writes sizes ('200GB'); of a server on this machine that is looked up. It
+    changes nothing but a LISTEN and a NOTIFY of its own, on a channel that nobody else has. A look that
+    fails is an error, and the others go on. Raises psycopg.OperationalError where the database cannot be
+    reached.
     """
     with open_connection(complete(dsn, "trunq doctor")) as connection:
-        found = list(_versions(connection))
-        asks = "select to_regprocedure('trunq.diagnose()') is not null"
-        if connection.execute(asks).fetchone() == (True,):
-            rows = connection.execute("select * from trunq.diagnose()").fetchall()
-            found += [Finding(*row) for row in rows]
-        found += _clocks(connection, now)
-        found += _wake_up(dsn, connection)
-    return found
+        looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+            ("version", lambda: _version(connection)),
+            ("database", lambda: _database(connection, queues, disk)),
+            ("clock", lambda: _clock(connection, now)),
+            ("wake-up", lambda: _wake_up(dsn, connection)),
+        )
+        return [finding for area, look in looks for finding in _safely(area, look)]
+
+
+def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    try:
+        return list(look())
+    except psycopg.Error as error:
+        hint = error.diag.message_hint or "the log of the server may say more"
+        return [_finding(area, "error", f"the look at {area} failed: {first_line(error)}", hint)]
+
+
+def _database(connection: psycopg.Connection, queues: int, disk: str | None) -> Iterator[Finding]:
+    if connection.execute("select to_regprocedure('trunq.diagnose(integer)') is null").fetchone() == (True,):
+        return
+    # In one transaction: behind a pooler, the next one may be another session's.
+    with connection.transaction():
+        if disk is None:
+            disk = _disk_beside(connection)
+        if disk is not None:
+            connection.execute("select set_config('trunq.disk_size', %s, true)", (disk,))
+        rows = connection.execute("select * from trunq.diagnose(%s)", (queues,)).fetchall()
+    yield from (Finding(*row) for row in rows)
+
+
+def _disk_beside(connection: psycopg.Connection) -> str | None:
+    """Of a server on this machine, what the database has and the disk has free; None: it is elsewhere, the
+    role may not know, or somebody says how large the disk is.
+    """
+    host = connection.info.host
+    asks = "select current_setting('trunq.disk_size', true), pg_has_role('pg_read_all_settings', 'usage')"
+    if connection.execute(asks).fetchone() not in ((None, True), ("", True)):
+        return None
+    if host not in _LOCAL and not host.startswith("/"):
+        return None
+    asks = "select current_setting('data_directory'), pg_database_size(current_database())"
+    directory, size = connection.execute(asks).fetchone() or ("", 0)
+    try:
+        if not Path(directory, "PG_VERSION").is_file():
+            return None  # of a container, perhaps
+        return f"{size + shutil.disk_usage(directory).free} bytes"
+    except OSError:
+        return None
 
 
 def _finding(area: str, severity: str, finding: str, hint: str) -> Finding:
     return Finding(area, severity, None, None, finding, hint, None)  # type: ignore[arg-type]
 
 
-def _versions(connection: psycopg.Connection) -> Iterator[Finding]:
+def _version(connection: psycopg.Connection) -> Iterator[Finding]:
     try:
         install.check(connection)
     except TrunqError as error:
@@ -63,7 +125,7 @@ def _versions(connection: psycopg.Connection) -> Iterator[Finding]:
             )
 
 
-def _clocks(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator[Finding]:
+def _clock(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator[Finding]:
     asked = now()
     row = connection.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
     answered = now()
@@ -77,7 +139,7 @@ def _clocks(connection: psycopg.Connection, now: Callable[[], float]) -> Iterato
             "warning",
             f"the clock of this machine is {abs(ahead):.0f} s"
             f" {'ahead of' if ahead > 0 else 'behind'} the server's",
-            "have both follow NTP; trunq goes by the server's",
+            "have both follow NTP (timedatectl set-ntp true); trunq goes by the server's",
         )
 
 

@@ -113,8 +113,11 @@ Tell = Callable[[str, int], None]
 """Called after each queue that was brought up to date: its name, and how many are left."""
 
 
-def install(where: str | Connection, facade: str | None = None, *, tell: Tell | None = None) -> Change:
-    """Put trunq into the database, or bring it up to date; nothing happens when it is.
+def install(
+    where: str | Connection, facade: str | None = None, *, repair: bool = False, tell: Tell | None = None
+) -> Change:
+    """Put trunq into the database, or bring it up to date; nothing happens when it is, unless with `repair`
+    one of its functions was changed by hand.
 
     `facade` "pgq" puts PgQ's API over its queues too (pgq.md); one that is there is brought up to date
     without being named. `tell` hears of each queue that follows.
@@ -128,10 +131,10 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
     _check_facade(facade)
     if isinstance(where, str):
         with open_lent(complete(where, "trunq install")) as connection:
-            return install(connection, facade, tell=tell)
+            return install(connection, facade, repair=repair, tell=tell)
     for _ in range(_PATIENCE):
         with suppress(psycopg.errors.LockNotAvailable), transaction(where) as connection:
-            change = _install(connection, facade)
+            change = _install(connection, facade, repair)
             break
         time.sleep(0.05)
     else:
@@ -171,21 +174,22 @@ def _count(connection: Connection, table: str) -> int:
     return cast("int", _fetch(connection, f"select count(*) from trunq.{table}"))
 
 
-def _install(connection: Connection, facade: str | None) -> Change:
+def _install(connection: Connection, facade: str | None, repair: bool) -> Change:
     _run_or_refuse(connection, _ENCODING)
     # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
     connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
     with _restoring(connection, "role"):
         _run(connection, _REACH)
-        return _bring_up_to_date(connection, facade)
+        return _bring_up_to_date(connection, facade, repair)
 
 
-def _bring_up_to_date(connection: Connection, facade: str | None) -> Change:
+def _bring_up_to_date(connection: Connection, facade: str | None, repair: bool) -> Change:
     before = version(connection)
     if (before or 0) > newest():
         raise _newer(before or 0)
     copied = _schema_of_copy(connection) if before is None else 0
     functions = before != newest() or _fetch(connection, _CHECKSUM) != _mark()
+    functions = functions or (repair and bool(changed_functions(connection)))
     if functions:
         _require_facades(connection)
         with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
@@ -256,6 +260,15 @@ def is_applied(where: str | Connection) -> bool:
     """Whether the functions in the database are those of this program."""
     with transaction(where) as connection:
         return bool(_fetch(connection, _CHECKSUM) == _mark())
+
+
+def changed_functions(connection: Connection) -> list[str]:
+    """What is said of each function that somebody changed since the last install; nothing before 0059."""
+    if _fetch(connection, "select to_regprocedure('trunq._changed_functions()')") is None:
+        return []
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute("select c.defect from trunq._changed_functions() c").fetchall()
+    return [defect for (defect,) in found]
 
 
 def version(where: str | Connection) -> int | None:

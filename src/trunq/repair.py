@@ -1,4 +1,4 @@
-"""Puts back what the tables of queues lack (trunq.list_defects), while publishers and workers go on.
+"""Puts back what queues lack (trunq.list_defects), while publishers and workers go on.
 
 Each repair is a transaction of its own, which waits for a lock no longer than 200 ms and tries again. An
 index on a partitioned table is made in the way that blocks nobody: of the table alone, not valid yet; of each
@@ -78,7 +78,7 @@ def _list(connection: Connection) -> list[Defect]:
     return sorted(found, key=lambda defect: (_ORDER.index(defect.kind), defect))
 
 
-_ORDER: Final = ("column", "default", "null", "segment", "trigger", "index")
+_ORDER: Final = ("column", "function", "default", "null", "segment", "trigger", "index")
 
 
 def _repair(connection: Connection, defect: Defect) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from calling import ask
 from counting import cost_of
 from engine import Engine
 
@@ -57,3 +58,20 @@ def test_figures_of_an_hour_read_as_much_behind_ninety_days(connection: psycopg.
     connection.execute(HISTORY.format(days=90).encode())
     cost_of(connection, hour)
     assert cost_of(connection, hour).pages < 1.5 * few + 50
+
+
+def test_a_diagnosis_reads_as_much_of_many_queues_as_of_some(connection: psycopg.Connection[Any]) -> None:
+    """Besides a few pages of the catalog for each."""
+    look = "select * from trunq.diagnose(4)"
+    found = []
+    for number in range(24):
+        ask(connection, "create_queue", queue=f"work_{number:02}")
+        if number in (7, 23):
+            cost_of(connection, look)
+            found.append(cost_of(connection, look).pages)
+    few, many = found
+    assert many - few < 16 * 40
+    # Of all queues, each is asked.
+    every = "select * from trunq.diagnose(0)"
+    cost_of(connection, every)
+    assert cost_of(connection, every).pages > 2 * many

@@ -178,6 +178,7 @@ async def test_when_duties_were_done_is_noted_in_a_row_for_each_duty_however_man
             "select count(*) from trunq.duty_done where duty = 'promote' and done_at > now() - interval '1 m'"
         )
         await async_wait_until(asks(queue, promoted))
+        await async_wait_until(asks(queue, "select abs(ahead) < 10 from trunq.leader"))
         await async_wait_until(asks(queue, EACH_NOTED))
         late = "select extract(epoch from now() - done_at) from trunq.duty_done where duty = 'forget_memos'"
         assert 3990 < asks(queue, late)() < 4500

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 import psycopg
@@ -231,7 +231,9 @@ class Leader:
             "seconds": integer_array([int(seconds) for _, _, seconds in ages]),
         }
         try:
-            await self._link.run(lambda connection: value(connection, Call("_note_duties", arguments)))
+            await self._link.run(
+                lambda connection: value(connection, Call("_note_duties", arguments | {"clock": time()}))
+            )
         except psycopg.Error as error:
             log.error("could not note when duties were done: %s", first_line(error))
 

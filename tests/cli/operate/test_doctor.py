@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from calling import named
+from calling import fetch, named
 from copying import copied_server
 from pooling import needs_pgbouncer, pooling
 from shelling import Shell, start
@@ -119,3 +119,37 @@ def test_it_looks_again_and_again_until_it_is_stopped(database: str, tmp_path: P
     out, err = process.communicate(timeout=60)
     assert "All is well." in out
     assert "Traceback" not in err
+
+
+def test_until_when_the_disk_lasts_is_said_of_one_beside_it_and_by_its_size(
+    database: str, client: Client, trunq: Shell
+) -> None:
+    assert diagnose(database) == [], "this machine has room"
+    (row,) = diagnose(database, disk="1MB")
+    assert row[:2] == ("disk", "error")
+    assert row.finding.startswith("of a disk of 1024 kB this database has ")
+    assert 'select trunq.set_queue(\'mail\', p_retain_size => ' in row.hint
+    (row,) = diagnose(database, disk="a lot")
+    assert row.finding == 'the look at disk failed: invalid size: "a lot"'
+    assert trunq("doctor", "--disk", "1MB").status == 2
+
+
+def test_a_function_that_somebody_changed_is_put_back_by_the_command_that_it_says(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as session:
+        for name in ("trunq.version()", "trunq_queue.mail_wake()"):
+            body = fetch(session, "select pg_get_functiondef(%s::regprocedure)", name)
+            session.execute(body.replace("AS $function$", "AS $function$ /* a hotfix */ ").encode())
+    done = trunq("doctor")
+    assert done.status == 2
+    assert "function trunq.version() was changed by hand trunq db upgrade --repair" in done.said
+    assert "function trunq_queue.mail_wake() was changed by hand trunq db upgrade --repair" in done.said
+    would = trunq("db", "upgrade", "--dry-run").said
+    assert "function trunq.version() was changed by hand: --repair puts it back" in would
+    assert trunq("db", "upgrade").status == 0
+    assert trunq("doctor").status == 2
+    repaired = trunq("db", "upgrade", "--repair").said
+    assert "its functions were applied again" in repaired
+    assert trunq("doctor").said == "All is well."
+

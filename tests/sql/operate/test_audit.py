@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from calling import ask, call, fetch, move_clock, new_names
 from conftest import Connect
@@ -129,3 +130,78 @@ def test_each_thing_that_is_noted_is_a_function_and_says_its_own_name(work: Engi
     assert len(sources) > 35
     for name, source in sources:
         assert set(re.findall(r"trunq\._audit\('(\w+)'", source)) == {name}
+
+
+WORK = frozenset(
+    "ack add_reference advance begin_move delete_memo draw_ids end_mover extend fail_batch fail_move finish_batch"
+    " finish_move forward forward_retries join_group lease lease_ids leave_group next_batch park publish"
+    " publish_many publish_many_unique publish_unique read_batch receive reclaim reject release resume retry"
+    " retry_batch set_memo set_progress set_ranks start_mover time_out".split()
+)
+"""What publishers, workers and readers do: far too often to be noted."""
+
+DUTIES = frozenset(
+    "elect resign perform_duties perform_duty perform_each_duty promote reap tick forget summarize roll_up"
+    " archive rotate fire sample remind forget_audit forget_memos cut_tick give_bell take_bell".split()
+)
+"""What leaders do, and workers for each other; readers of streams force ticks, too."""
+
+MAKES = frozenset(
+    "capture create_archive create_group create_pipeline create_queue create_schedule create_taker"
+    " create_webhook let_clock_move run_pipeline set_dead set_reminders sync_schedules uncapture".split()
+)
+"""What makes something, or says once more how it is, as programs do at each start: the catalog has it."""
+
+EACH = frozenset({"rebase_each_queue"})
+"""What commits by itself, and notes its queues in trunq.rebased."""
+
+LOOKS = re.compile(
+    r"(list|show|count|find|preview|public)_\w+|\w+_channel"
+    r"|backlog|clock|diagnose|fleet|get_memo|latest_samples|overview|position|public_ids?|retry_after|sampled_at"
+    r"|snapshot|statistics|status|version"
+)
+
+
+def test_each_function_that_changes_something_is_noted_or_said_not_to_be(
+    connection: psycopg.Connection[Any],
+) -> None:
+    rows = connection.execute(
+        "select proname, bool_or(prosrc like '%trunq._audit(%' or prosrc like '%trunq._audit_policy(%')"
+        " from pg_proc where pronamespace = 'trunq'::regnamespace and proname ~ '^[a-z]' group by 1"
+    ).fetchall()
+    noted = {name for name, is_noted in rows if is_noted}
+    said = WORK | DUTIES | MAKES | EACH
+    assert {name for name, _ in rows if not LOOKS.fullmatch(name)} == noted | said
+    assert not noted & said
+    # What the page's buttons and people's commands do: all of it, but publish and a tick, which programs do.
+    assert noted >= {"cancel", "requeue", "purge", "free_worker", "seek", "cancel_pipeline", "drop_queue"}
+    assert noted >= {
+        f"{verb}_{what}"
+        for verb in ("pause", "resume")
+        for what in ("queue", "subscription", "lane", "schedule", "pipeline", "ticks")
+    }
+
+
+def test_a_slot_by_its_name_and_the_policy_of_a_group_are_noted(work: Engine) -> None:
+    work.ask("create_group", group="crew", slots=2)
+    work.ask("pause_subscription", subscription="crew")
+    work.ask("resume_subscription", subscription="crew#1")
+    work.ask("seek", subscription="crew#1", start="latest")
+    work.ask("subscribe", subscription="crew", mode="exclusive", max_attempts=3)
+    work.ask("subscribe", subscription="crew", mode="exclusive", filter=Jsonb({"kinds": ["a"]}))
+    work.ask("subscribe", subscription="crew", mode="exclusive", max_attempts=3)
+    found = [(did, {**arguments}) for did, arguments, _ in told(work)]
+    assert [did for did, _ in found] == [
+        *("pause_subscription", "resume_subscription", "seek", "subscribe", "subscribe")
+    ]
+    assert [arguments["subscription"] for _, arguments in found] == ["crew", "crew#1", "crew#1", "crew", "crew"]
+    assert found[-2][1] == {"subscription": "crew", "max_attempts": 3}
+    assert found[-1][1] == {"subscription": "crew", "filter": {"kinds": ["a"]}}
+
+
+def test_an_old_row_is_deleted_by_the_thousand_oldest(work: Engine) -> None:
+    work.run(
+        "insert into trunq.audit (at, who, login, did) select trunq.clock() - interval '91 days', 'a', 'a', 'purge'"
+        " from generate_series(1, 1001)"
+    )
+    assert [work.fetch("select trunq.forget_audit()") for _ in range(3)] == [1000, 1, 0]

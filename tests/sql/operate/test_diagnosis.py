@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from calling import ask, burn, call, move_clock, publish
+from calling import answer, ask, burn, call, fetch, lease, move_clock, publish, refused
 from copying import copied_server
-from trunq import embedded
+from standby import primary_and_standby
+from trunq import embedded, install
 from trunq.embedded import Embedded
 from trunq.record import Finding
 from waiting import wait_until
@@ -46,17 +49,22 @@ def findings(connection: Connection, *areas: str) -> list[Finding]:
 def follow(connection: Connection, hint: str) -> None:
     """Do what a hint says in SQL."""
     for statement in re.split(r", then |; ", hint):
-        connection.execute(statement.encode())
+        if statement != "restart the server":
+            connection.execute(statement.encode())
 
 
 @contextmanager
 def own_server(**settings: str) -> Iterator[Connection]:
     """One whose settings hurt."""
-    with (
-        copied_server(settings=settings) as server,
-        psycopg.connect(server.dsn, autocommit=True) as connection,
-    ):
+    with copied_server(settings=settings) as server, led(server) as connection:
         ask(connection, "create_queue", queue="work")
+        yield connection
+
+
+@contextmanager
+def led(server: Embedded) -> Iterator[Connection]:
+    """A session of a server that somebody leads."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
         ask(connection, "elect", name="me", lease_time="1 day")
         yield connection
 
@@ -282,15 +290,15 @@ def test_a_server_with_few_locks_and_few_connections_is_named() -> None:
             names = [f"queue_{n}" for n in range(24)]
             for name in names:
                 ask(other, "create_queue", queue=name)
-        (row,) = findings(connection)
+        (row,) = (row for row in findings(connection) if row.queue is None)
         assert (row.area, row.severity) == ("locks", "warning")
         assert "pg_dump locks each table" in row.finding
         assert re.search(r"max_locks_per_transaction = (\d+)", row.hint)
         others = [psycopg.connect(connection.info.dsn) for _ in range(6)]
-        assert [each.area for each in findings(connection)] == ["locks", "connections"]
+        assert {each.area for each in findings(connection)} == {"locks", "connections"}
         for each in others:
             each.close()
-        wait_until(lambda: [each.area for each in findings(connection)] == ["locks"])
+        wait_until(lambda: {each.area for each in findings(connection)} == {"locks"})
 
 
 @pytest.mark.skipif(embedded.majors()[0] < 17, reason="a small queue of notifications is of Postgres 17")
@@ -318,3 +326,284 @@ def test_what_a_crash_may_lose_is_an_error() -> None:
         for row in found:
             follow(connection, row.hint)
         wait_until(lambda: findings(connection) == [])
+
+
+def test_functions_that_somebody_changed_or_dropped_are_errors_until_they_are_put_back(
+    healthy: Embedded, dba: Connection
+) -> None:
+    dba.execute(
+        "create or replace function trunq._seconds(p_interval interval) returns double precision language sql"
+        " immutable set search_path = pg_catalog, pg_temp as 'select 0::double precision'"
+    )
+    (row,) = findings(dba)
+    assert (row.area, row.severity) == ("functions", "error")
+    assert row.finding == "function trunq._seconds(interval) was changed by hand"
+    assert row.hint == "trunq db upgrade --repair"
+    assert not install.install(healthy.dsn).functions, "an upgrade finds nothing to do"
+    assert install.install(healthy.dsn, repair=True).functions
+    assert findings(dba) == []
+    definition = fetch(dba, "select pg_get_functiondef('trunq_queue.work_wake()'::regprocedure)")
+    dba.execute(definition.lower().replace("begin", "begin null;", 1).encode())
+    dba.execute("alter function trunq_queue.work_wake() set work_mem = '8MB'")
+    dba.execute("drop function trunq_queue.work_extend")
+    gone, changed = findings(dba)
+    assert {gone.area, changed.area} == {"structure"}
+    assert re.fullmatch(r"function trunq_queue\.work_extend\(.*\) is gone", gone.finding)
+    assert changed.finding == "function trunq_queue.work_wake() was changed by hand"
+    follow(dba, changed.hint.partition(", or: ")[2])
+    assert findings(dba) == []
+    settings = fetch(dba, "select proconfig from pg_proc where proname = 'work_wake'")
+    assert "work_mem=8MB" in settings, "what a DBA set stays"
+    dba.execute("alter function trunq_queue.work_wake() reset work_mem")
+
+
+def test_that_nobody_can_be_elected_is_an_error(dba: Connection) -> None:
+    dba.execute("alter table trunq.leader set unlogged")
+    (row,) = findings(dba)
+    assert (row.area, row.severity) == ("leader", "warning")
+    dba.execute("delete from trunq.leader")
+    error, warning = findings(dba)
+    assert error.finding.startswith("the row of trunq.leader is gone: nobody can be elected")
+    assert ask(dba, "elect", name="me") is None
+    follow(dba, error.hint)
+    follow(dba, warning.hint)
+    assert ask(dba, "elect", name="me", lease_time="1 day") == 1
+    assert findings(dba) == []
+
+
+def say(
+    connection: Connection, worker: str, host: str, version: str, seconds: float, clock: float | None
+) -> None:
+    ask(
+        connection,
+        "_report",
+        worker=worker,
+        queues=["work"],
+        subscription="default",
+        host=host,
+        pid=7,
+        seconds=seconds,
+        version=version,
+        slots=1,
+        handling=Jsonb([]),
+        last_word=None,
+        clock=clock,
+    )
+
+
+def test_workers_of_different_versions_are_named_when_they_stay_side_by_side(dba: Connection) -> None:
+    say(dba, "old", "shop-1", "0.1.0", 90_000, None)
+    say(dba, "new", "shop-2", "0.2.0", 60, None)
+    assert findings(dba) == [], "one release takes the place of another"
+    say(dba, "new", "shop-2", "0.2.0", 700, None)
+    (row,) = findings(dba)
+    assert (row.area, row.severity) == ("version", "warning")
+    assert re.match(
+        r'workers are of different versions of trunq: 1 of 0\.1\.0 \("old", since .*\), 1 of 0\.2\.0 \("new", ',
+        row.finding,
+    )
+    shown = dba.execute(row.hint.partition(": ")[2].encode()).fetchall()
+    assert [(name, version) for name, _, _, version, _ in shown] == [("old", "0.1.0"), ("new", "0.2.0")]
+    dba.execute("truncate trunq.worker_report")
+    assert findings(dba) == []
+
+
+def test_clocks_of_workers_and_of_the_leader_that_are_wrong_are_named(dba: Connection) -> None:
+    say(dba, "ada", "shop-1", "0.1.0", 1, time.time() + 1000)
+    say(dba, "bob", "shop-1", "0.1.0", 1, time.time() + 60)
+    say(dba, "eve", "shop-2", "0.1.0", 1, time.time())
+    note = "select trunq._note_duties('{}', '{}', '{}', %s)"
+    dba.execute(note, (time.time() - 30,))
+    host, leader = findings(dba)
+    assert {host.area, leader.area} == {"clocks"}
+    # The report that was fastest tells best.
+    assert host.finding == 'the clock of host shop-1, where worker "ada" runs, is 60 s ahead of the server\'s'
+    assert leader.finding == 'the clock of leader "me" is 30 s behind the server\'s'
+    dba.execute("truncate trunq.worker_report")
+    dba.execute(note, (time.time(),))
+    assert findings(dba) == []
+
+
+def test_a_bell_that_nobody_answers_is_named_and_freed(healthy: Embedded, dba: Connection) -> None:
+    with psycopg.connect(healthy.dsn, autocommit=True, application_name="trunq worker ada") as frozen:
+        assert ask(frozen, "take_bell", queue="work") == "held"
+        assert findings(dba, "bells") == []
+        try:
+            move_clock(dba, "6 minutes")
+            (row,) = findings(dba, "bells")
+        finally:
+            move_clock(dba, "0")
+        assert (row.severity, row.queue) == ("warning", "work")
+        assert 'application "trunq worker ada", holds the bell of queue "work"' in row.finding
+        assert ask(dba, "take_bell", queue="work") == "sleeper"
+        follow(dba, row.hint)
+        wait_until(lambda: ask(dba, "take_bell", queue="work") == "held")
+        ask(dba, "give_bell", queue="work")
+    assert findings(dba) == []
+
+
+def test_a_subscription_whose_every_attempt_fails_is_named_with_where_to_see_why(dba: Connection) -> None:
+    ask(dba, "create_queue", queue="failing")
+    on_fire = ["the printer is on fire"] * 11
+    try:
+        ask(dba, "sample")
+        publish(dba, "failing", 12)
+        answer(dba, "ack", lease(dba, "failing", 1))
+        answer(dba, "retry", lease(dba, "failing", 11), errors=on_fire)
+        move_clock(dba, "60 seconds")
+        ask(dba, "sample")
+        assert findings(dba, "attempts") == [], "one went well"
+        publish(dba, "failing", 11)
+        answer(dba, "retry", lease(dba, "failing", 11), errors=on_fire)
+        move_clock(dba, "120 seconds")
+        ask(dba, "sample")
+        (row,) = findings(dba, "attempts")
+    finally:
+        move_clock(dba, "0")
+        ask(dba, "sample")
+    assert row[1:4] == ("warning", "failing", "default")
+    assert row.finding == 'all 11 attempts of subscription "default" of queue "failing" failed within a minute'
+    assert dba.execute(row.hint.partition(": ")[2].encode()).fetchall() == [("the printer is on fire", 22)]
+    ask(dba, "drop_queue", queue="failing", force=True)
+
+
+def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection) -> None:
+    try:
+        dba.execute("truncate trunq.sample")
+        for hours in range(3):
+            move_clock(dba, f"{hours} hours")
+            ask(dba, "sample")
+            dba.execute("create table if not exists public.grows as select repeat('x', 1000) x")
+            dba.execute("insert into public.grows select repeat('y', 1000) from generate_series(1, 4000)")
+        size = fetch(dba, "select pg_database_size(current_database())")
+        dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size + 10**12} bytes",))
+        assert findings(dba, "disk") == []
+        dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size + 4 * 10**8} bytes",))
+        (row,) = findings(dba, "disk")
+        assert (row.severity, row.queue) == ("warning", None)
+        assert re.search(r"has grown by \d+ MB a day since .*: it is full in [34]\.\d days; the largest queue, ", row.finding)
+        assert row.since is not None
+        follow(dba, row.hint.partition(": ")[2].partition("; or ")[0])
+        dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size} bytes",))
+        (row,) = findings(dba, "disk")
+        assert row.severity == "error"
+    finally:
+        move_clock(dba, "0")
+        dba.execute("reset trunq.disk_size; drop table if exists public.grows; truncate trunq.sample")
+    assert findings(dba) == []
+
+
+def test_time_outs_that_cut_handlers_and_jit_at_no_cost_are_named_and_taken_back(dba: Connection) -> None:
+    dba.execute("create role hasty; set jit = on")
+    for setting in (
+        "statement_timeout = '500ms'",
+        "idle_in_transaction_session_timeout = '10s'",
+        "idle_session_timeout = 30000",
+        "jit_above_cost = 10",
+    ):
+        dba.execute(f"alter role hasty set {setting}".encode())
+    dba.execute("alter role hasty in database postgres set statement_timeout = '1min'")
+    found = findings(dba)
+    assert {(row.area, row.severity) for row in found} == {("settings", "warning")}
+    assert [row.finding.partition(":")[0] for row in found] == [
+        "role hasty has statement_timeout 500ms",
+        "role hasty has idle_in_transaction_session_timeout 10s",
+        "role hasty has idle_session_timeout 30000",
+        "role hasty has jit_above_cost 10",
+    ]
+    for row in found:
+        follow(dba, row.hint)
+    assert findings(dba) == []
+    dba.execute("drop role hasty; reset jit")
+
+
+def test_who_may_write_past_the_functions_or_open_every_door_is_named(dba: Connection) -> None:
+    dba.execute("create role sly")
+    dba.execute("grant insert, delete on trunq_data.work_lease to sly")
+    dba.execute("grant execute on function trunq_queue.work_work(text, text[]) to public")
+    door, rows = findings(dba)
+    assert {(row.area, row.severity) for row in (door, rows)} == {("rights", "error")}
+    assert door.finding.startswith("everybody may call trunq_queue.work_work(text,text[]), which does with")
+    assert rows.finding == "role sly may change rows of trunq_data.work_lease past the functions of trunq"
+    follow(dba, door.hint)
+    follow(dba, rows.hint)
+    assert findings(dba) == []
+    dba.execute("drop role sly")
+
+
+def test_it_waits_for_no_lock_and_the_other_areas_have_their_turn(healthy: Embedded, dba: Connection) -> None:
+    with psycopg.connect(healthy.dsn) as other:
+        other.execute("lock table trunq.leader, trunq_log.work in access exclusive mode")
+        dba.execute("grant create on schema trunq to public")
+        found = {row.area: row for row in findings(dba)}
+        assert found["leader"].severity == "unseen"
+        assert found["leader"].finding == "nobody looked at leader: an open transaction locks a table that it needs"
+        assert found["rights"].severity == "error"
+        dba.execute("set statement_timeout = '90ms'")
+        last = findings(dba)[-1]
+        dba.execute("reset statement_timeout")
+        assert last.severity == "unseen"
+        assert "and what comes after it, took longer than the statement_timeout of 90ms" in last.finding
+    dba.execute("revoke create on schema trunq from public")
+    assert findings(dba) == []
+
+
+def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Connection) -> None:
+    names = [f"of_many_{n}" for n in range(4)]
+    for name in names:
+        ask(dba, "create_queue", queue=name)
+        dba.execute(f"alter table trunq_log.{name} alter id drop default".encode())
+    all_of_them = dba.execute("select queue from trunq.diagnose(0) where area = 'structure'").fetchall()
+    assert [queue for (queue,) in all_of_them] == names
+    told: list[tuple[str, ...]] = []
+    # In the middle of each minute.
+    middle = 90 - float(fetch(dba, "select extract(second from now())"))
+    try:
+        for minute in range(3):
+            move_clock(dba, f"{middle + 60 * minute} seconds")
+            rows = [Finding(*row) for row in dba.execute("select * from trunq.diagnose(2)")]
+            (some,) = (row for row in rows if row.area == "queues")
+            assert some.severity == "unseen"
+            assert re.match(r"[12] of 5 queues were looked at one by one, from .*: others follow each minute", some.finding)
+            told.append(tuple(str(row.queue) for row in rows if row.area == "structure"))
+    finally:
+        move_clock(dba, "0")
+    assert sorted(told) == [(), ("of_many_0", "of_many_1"), ("of_many_2", "of_many_3")]
+    for name in names:
+        ask(dba, "drop_queue", queue=name, force=True)
+    with refused("TQ005", "-1"):
+        call(dba, "diagnose", queues=-1)
+
+
+def test_a_queue_with_so_many_partitions_that_locks_run_out_is_named() -> None:
+    with copied_server() as server:
+        with led(server) as connection:
+            ask(connection, "create_queue", queue="wide", retention="1 minute", hold_at_most="30 minutes")
+            (row,) = findings(connection, "locks")
+            assert (row.severity, row.queue) == ("warning", "wide")
+            assert re.search(r"takes up to \d+ locks, and half of the \d+ connections at a time", row.finding)
+            follow(connection, row.hint)
+        server.restart()
+        with led(server) as connection:
+            assert findings(connection, "locks") == []
+
+
+def test_a_query_on_a_standby_that_has_vacuum_wait_is_named() -> None:
+    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
+    with (
+        primary_and_standby(embedded.majors()[0], standby_settings=feedback) as pair,
+        led(pair.primary) as connection,
+        psycopg.connect(pair.standby.dsn) as reader,
+    ):
+        pair.caught_up()
+        reader.execute("begin isolation level repeatable read; select count(*) from trunq.queue")
+        wait_until(lambda: fetch(connection, "select bool_or(backend_xmin is not null) from pg_stat_replication"))
+        connection.execute("set synchronous_commit = off")
+        burn(connection, 1_000_100)
+        (row,) = findings(connection, "slots")
+        assert (row.severity, row.queue) == ("warning", None)
+        assert re.match(
+            r'standby ".+" has vacuum here keep what was deleted within the last 10\d+ transactions', row.finding
+        )
+        reader.rollback()
+        wait_until(lambda: findings(connection, "slots") == [])

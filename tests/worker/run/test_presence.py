@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import trunq.worker.run
-from calling import call
+from calling import call, fetch
 from serving import Queue
 from trunq.client.message import Message
 from waiting import async_wait_until
@@ -43,6 +43,8 @@ async def test_it_tells_what_its_slots_handle_and_that_it_drained(queue: Queue) 
     row = report(queue)
     assert (row.worker, row.state, row.pid, row.slots) == ("ada", "running", os.getpid(), 2)
     assert [(each["id"], each["kind"]) for each in row.handling] == [(id, "work")]
+    ahead = fetch(queue.connection, "select ahead from trunq.worker_report order by at desc limit 1")
+    assert abs(ahead) < 10, "the clock is that of this machine"
     go.set()
     await async_wait_until(lambda: report(queue).handling == [])
     worker.stop()

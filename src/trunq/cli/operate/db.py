@@ -65,7 +65,7 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
     "trunq db upgrade",
     "# What it would do, and lock",
     "trunq db upgrade --dry-run",
-    "# Put back what tables of queues lack, such as a dropped index",
+    "# Put back what queues lack, such as a dropped index, and functions that somebody changed",
     "trunq db upgrade --repair",
 )
 def upgrade(
@@ -80,7 +80,8 @@ def upgrade(
         typer.Option(
             "--repair",
             metavar=option.FLAG,
-            help="Then put back indexes, triggers, defaults and segments that queues lack; publishers go on.",
+            help="Put back functions that somebody changed, and then indexes, triggers, defaults and segments"
+            " that queues lack; publishers go on.",
         ),
     ] = False,
     *,
@@ -99,7 +100,7 @@ def upgrade(
         if dry_run:
             upgrades.show(upgrades.plan(dsn), json, is_repair=repair)
         else:
-            change = installer.install(dsn, tell=_count_down)
+            change = installer.install(dsn, repair=repair, tell=_count_down)
             _tell(change, json, mend(dsn, _tell_repair) if repair else None)
 
 

@@ -28,8 +28,12 @@ EXAMPLES = (
     "# In a script: 0 all is well, 1 warnings, 2 errors",
     "trunq doctor > /tmp/trunq || mail -s trunq ops@example.com < /tmp/trunq",
     "trunq doctor --json | jq '.[] | select(.severity == \"error\")'",
+    "# Until when the disk lasts, where the server is on another machine",
+    "trunq doctor --disk 200GB",
     "trunq doctor --watch",
 )
+_ROUND: Final = 100
+"""Queues that are looked at one by one each time with --watch: of more, others each minute."""
 
 
 def doctor(
@@ -39,16 +43,26 @@ def doctor(
     every: Annotated[
         float, typer.Option("--every", min=1, metavar="SECONDS", help="With --watch: how often.")
     ] = 5.0,
+    disk: Annotated[
+        str | None,
+        typer.Option(
+            "--disk",
+            metavar="SIZE",
+            help="How large the server's disk is, such as 200GB; of one on this machine that is looked up.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
     """Say what is wrong with this database, since when, and what helps.
 
-    It looks at versions, the leader and its duties, what each queue's tables lack, all that waits and is not
-    read, sessions and replication slots that hold something back, vacuum, locks, settings, rights, the
-    wake-up through this address and the clock. It changes nothing. `error`: messages are late, lost or at
-    risk until somebody acts. `unseen`: this role may not look; the line names the grant.
+    It looks at versions, the leader and its duties, functions that somebody changed, what each queue lacks,
+    all that waits and is not read, sessions and replication slots that hold something back, vacuum, the
+    disk, locks, settings, rights, the wake-up through this address and clocks. It changes nothing. `error`:
+    messages are late, lost or at risk until somebody acts. `unseen`: this role may not look; the line names
+    the grant.
 
     Exit code: 0 when all is well or the rest was unseen, 1 with warnings, 2 with errors.
     """
@@ -57,9 +71,10 @@ def doctor(
             with Live(console=out, auto_refresh=False) as live:
                 while True:
                     foot = Text(f"{time.strftime('%H:%M:%S')}   Ctrl-C ends this", style="dim")
-                    live.update(Group(_shown(diagnose(dsn)), foot), refresh=True)
+                    found = diagnose(dsn, queues=_ROUND, disk=disk)
+                    live.update(Group(_shown(found), foot), refresh=True)
                     time.sleep(every)
-        found = diagnose(dsn)
+        found = diagnose(dsn, disk=disk)
     if json:
         write_json([row._asdict() for row in found])
     else:

@@ -36,7 +36,7 @@ class Plan:
     logs: list[str]
     """Logs of these that lack a trigger, and are locked against publishers to make it."""
     defects: list[str]
-    """What tables of queues lack that --repair puts back, as far as the functions there tell it."""
+    """What --repair puts back, as far as the functions there tell it: of all queues, then of each."""
     repairs: list[str]
     """The statement that puts back each of these; of an index, in steps that block nobody."""
 
@@ -53,10 +53,12 @@ def plan(dsn: str) -> Plan:
             # Triggers and columns are made by the upgrade itself.
             told = connection.execute(
                 "select d.defect, d.repair from trunq.list_defects() d"
-                " where %s or d.kind not in ('column', 'trigger')",
+                " where %s or d.kind not in ('column', 'trigger', 'function')",
                 (is_applied,),
             ).fetchall()
         if is_applied:
+            again = "all functions are applied again"
+            told = [(defect, again) for defect in installer.changed_functions(connection)] + told
             left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by queue_id"
             found = {name: found[name] for (name,) in connection.execute(left)}
     return Plan(

@@ -1214,9 +1214,10 @@ class Passing(Access):
         """Deletes what `list_audit` shows and is older than 90 days, or than the setting
         trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
 
-        At most 1,000 rows a call.
+        The leader does so every hour, with the setting of its own connection. A call looks at the 1,000
+        oldest rows.
 
-        Returns how many. Raises InvalidArgument.
+        Returns how many it deleted. Raises InvalidArgument.
         """
         returned: int = self._value(connection, "forget_audit")
         return returned
@@ -1459,13 +1460,13 @@ class Passing(Access):
         return self._records(connection, Preparation, "list_preparations", queue=queue, lanes=lanes)
 
     def list_defects(self, queue: str | None = None, *, connection: Given | None = None) -> list[Defect]:
-        """What the tables of a queue, or of all, lack of what `create_queue` and upgrades gave them: columns,
-        defaults, NOT NULL, indexes, segments and triggers; with lanes, unique keys and an archive those of
-        these too.
+        """What a queue, or each, lacks of what `create_queue` and upgrades gave it: columns, defaults, NOT
+        NULL, indexes, segments and triggers of its tables, and functions, which somebody dropped or changed;
+        with lanes, unique keys and an archive those of these too.
 
-        A worker asks when it starts, and warns. kind: column, default, None, index, segment or trigger.
-        repair: the statement that puts it back; `trunq db upgrade --repair` does so without stopping
-        publishers, where the statement for an index would.
+        A worker asks when it starts, and warns. kind: column, default, None, index, segment, trigger or
+        function. repair: the statement that puts it back; `trunq db upgrade --repair` does so without
+        stopping publishers, where the statement for an index would.
 
         Returns one row for each; none: all is there. Raises QueueNotFound.
         """
@@ -1489,18 +1490,23 @@ class Passing(Access):
         """
         return self._records(connection, Deletion, "list_deletions", queue=queue, limit=limit, before=before)
 
-    def diagnose(self, *, connection: Given | None = None) -> list[Finding]:
+    def diagnose(self, queues: int | None = None, *, connection: Given | None = None) -> list[Finding]:
         """What is wrong with this database and what helps, area by area: another cluster's positions, nobody
-        who performs the duties, tables that lack an index or a trigger, all that list_warnings says, pauses
-        without an end while messages wait, transactions and replication slots that hold back vacuum or WAL,
-        freezing that does not keep up, tables that vacuum leaves, a full queue of notifications, too few
-        locks or connections, settings that cost promises, and rights.
+        who performs the duties, workers of several versions, functions that somebody changed, tables that
+        lack an index or a trigger, all that list_warnings says, subscriptions whose every attempt fails,
+        pauses without an end while messages wait, workers that do not wake, clocks that are wrong,
+        transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep
+        up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or
+        connections, settings that cost promises, and rights.
+
+        `queues`: how many queues it looks at one by one, where that is asked of each; of more, others each
+        minute; 0: all.
 
         Returns one row a finding; severity is error (messages are late, lost or at risk until somebody acts),
-        warning, or unseen (this role may not look; the hint names the grant). queue None: of the database.
-        since None: Postgres does not say.
+        warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at).
+        queue None: of the database. since None: Postgres does not say. Raises InvalidArgument.
         """
-        return self._records(connection, Finding, "diagnose")
+        return self._records(connection, Finding, "diagnose", queues=queues)
 
     def empty_queue(self, queue: str, *, connection: Given | None = None) -> int:
         """Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts.

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from importlib.metadata import version
 from socket import gethostname
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 import psycopg
@@ -91,6 +91,7 @@ class Presence:
             "slots": options.concurrency,
             "handling": json_text("handling", handling[:_TOLD]),
             "last_word": last_word,
+            "clock": time(),
         }
         await execute(connection, Call("_report", arguments))
 

@@ -47,6 +47,7 @@ Locks: the queue, shared.';
 create or replace function trunq.drop_taker(p_queue text, p_taker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('drop_taker', p_queue, jsonb_build_object('taker', p_taker));
   delete from trunq.taker t using trunq.queue q where q.queue_id = t.queue_id and q.name = p_queue and t.name = p_taker
     and t.name <> '(archive)';
   if not found then

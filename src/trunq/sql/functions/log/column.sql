@@ -91,6 +91,7 @@ begin
   perform trunq._find_queue(p_queue);
   perform trunq._check_new_column(p_queue, p_column, p_type, p_default);
   v_role := trunq._become_owner();
+  perform trunq._audit('add_column', p_queue, jsonb_build_object('column', p_column, 'type', p_type));
   -- In the order of ground/lock.sql: publishers are granted the column.
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   v_is_new := trunq._try_for_locks(p_queue, format('select trunq._add_column($1, %L, %L, %L)', p_column, p_type, p_default));
@@ -110,6 +111,7 @@ declare
 begin
   perform trunq._require_read_committed('drop_column');
   v_role := trunq._become_owner();
+  perform trunq._audit('drop_column', p_queue, jsonb_build_object('column', p_column));
   perform trunq._check_columns_are_there(trunq._find_queue(p_queue), array[p_column]);
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   perform trunq._try_for_locks(p_queue, format('select trunq._drop_column($1, %L)', p_column));

@@ -40,6 +40,7 @@ Locks: the webhook.';
 create or replace function trunq.drop_webhook(p_webhook text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('drop_webhook', null, jsonb_build_object('webhook', p_webhook));
   delete from trunq.webhook w where w.name = p_webhook;
   return found;
 end $$;

@@ -4,8 +4,8 @@
 create or replace function trunq._audit(p_did text, p_queue text, p_arguments jsonb default '{}', p_messages bigint default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  -- Nothing was found; or a slot of a group, whose own row says so.
-  if p_messages = 0 or p_arguments->>'subscription' like '%#%' then
+  -- Nothing was found.
+  if p_messages = 0 then
     return;
   end if;
   insert into trunq.audit (at, who, login, application, address, did, queue, arguments, messages)
@@ -18,17 +18,19 @@ create or replace function trunq._audit_policy(p_queue text, p_before trunq.subs
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_changed jsonb := (
-    select jsonb_object_agg(a.key, a.value) from trunq.subscription s cross join lateral jsonb_each(to_jsonb(s)) a
+    select jsonb_object_agg(a.key, case when a.key = 'filter' then nullif(nullif(a.value, 'null') - '{slot,slots}'::text[], '{}') else a.value end)
+    from trunq.subscription s cross join lateral jsonb_each(to_jsonb(s)) a
     where s.subscription_id = p_before.subscription_id and a.value is distinct from to_jsonb(p_before)->a.key);
 begin
   -- Programs say their policy each time they start.
   if v_changed is not null then
     insert into trunq.audit (at, who, login, application, address, did, queue, arguments)
-    select a.at, a.who, a.login, a.application, a.address, 'subscribe', p_queue, trunq._short(jsonb_build_object('subscription', p_before.name) || v_changed)
+    select a.at, a.who, a.login, a.application, a.address, 'subscribe', p_queue,
+      trunq._short(jsonb_build_object('subscription', split_part(p_before.name, '#', 1)) || v_changed)
     from trunq._actor() a;
   end if;
 end $$;
-comment on function trunq._audit_policy is 'Notes what somebody changed of the policy of a subscription; null: it has no such limit any more.';
+comment on function trunq._audit_policy is 'Notes what somebody changed of the policy of a subscription, or of a group by one of its slots; null: it has no such limit any more.';
 
 create or replace function trunq._actor(out at timestamptz, out who text, out login text, out application text, out address text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -87,7 +89,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.forget_audit is
-  'Deletes what trunq.list_audit shows and is older than 90 days, or than the setting trunq.audit_retention: alter database shop set trunq.audit_retention = ''1 year''. At most 1,000 rows a call.
-Returns: how many.
+  'Deletes what trunq.list_audit shows and is older than 90 days, or than the setting trunq.audit_retention: alter database shop set trunq.audit_retention = ''1 year''. The leader does so every hour, with the setting of its own connection. A call looks at the 1,000 oldest rows.
+Returns: how many it deleted.
 Raises: TQ005.
 Locks: the rows it deletes.';

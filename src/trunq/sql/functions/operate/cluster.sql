@@ -14,6 +14,7 @@ declare
   v_ahead text;
 begin
   perform trunq._require_read_committed('adopt');
+  perform trunq._audit('adopt', null);
   -- One at a time, and nobody makes or drops a queue meanwhile.
   perform pg_advisory_xact_lock(trunq._lock_class('queues'), 0);
   v_now := trunq.snapshot();

@@ -1,4 +1,5 @@
--- What the tables of a queue lack of what create_queue made: an index that somebody dropped, a trigger that is disabled, a default that is gone.
+-- What a queue lacks of what create_queue made: an index that somebody dropped, a trigger that is disabled, a default that is gone, a function that
+-- somebody changed.
 -- They are compared with the specimens in the catalog, as these are made by migrations; what differs by queue (segments, the sequence of ids,
 -- lanes, the gate) follows from its row. What is there besides, of the user's, is none of our
 -- business; but a column of the log's that its functions do not know, or one they know that is gone (log/column.sql).
@@ -20,12 +21,13 @@ begin
       select * from trunq._column_defects(q)
       union all select * from trunq._index_defects(q)
       union all select * from trunq._segment_defects(q)
-      union all select * from trunq._trigger_defects(q)) d
+      union all select * from trunq._trigger_defects(q)
+      union all select * from trunq._function_defects(q)) d
     where p_queue is null or q.name = p_queue
     order by q.name, d.object, d.kind, d.defect;
 end $$;
 comment on function trunq.list_defects is
-  'What the tables of a queue, or of all, lack of what trunq.create_queue and upgrades gave them: columns, defaults, NOT NULL, indexes, segments and triggers; with lanes, unique keys and an archive those of these too. A worker asks when it starts, and warns. kind: column, default, null, index, segment or trigger. repair: the statement that puts it back; `trunq db upgrade --repair` does so without stopping publishers, where the statement for an index would.
+  'What a queue, or each, lacks of what trunq.create_queue and upgrades gave it: columns, defaults, NOT NULL, indexes, segments and triggers of its tables, and functions, which somebody dropped or changed; with lanes, unique keys and an archive those of these too. A worker asks when it starts, and warns. kind: column, default, null, index, segment, trigger or function. repair: the statement that puts it back; `trunq db upgrade --repair` does so without stopping publishers, where the statement for an index would.
 Returns: one row for each; none: all is there.
 Raises: TQ001.';
 
@@ -143,3 +145,47 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   from wanted w join pg_trigger g on g.tgrelid = w.name and g.tgname = w.trigger and g.tgenabled not in ('O', 'A')
 $$;
 comment on function trunq._trigger_defects is 'Triggers that the tables of a queue lack, or that somebody disabled.';
+
+create or replace function trunq._function_defects(p_queue trunq.queue) returns table (object text, kind text, defect text, repair text)
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+  with wanted as (
+    select trunq._for_queue(p_queue, s.proname) as name, trunq._for_queue(p_queue, pg_get_function_identity_arguments(s.oid)) as arguments,
+      trunq._for_queue(p_queue, s.prosrc) as body
+    from pg_proc s left join trunq.function f on f.signature = s.oid::regprocedure::text
+    where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
+      -- Where the specimen was changed, that is the defect; and of columns of the user's there is one already.
+      and (f.body = md5(s.prosrc)) is not false
+      and (strpos(s.prosrc, '/*own_columns*/') = 0 or trunq._knows_own_columns(p_queue) is not false) offset 0)
+  select d.object, 'function', format('function %s %s', d.object, case when d.is_gone then 'is gone' else 'was changed by hand' end),
+    format('select trunq._restore_functions(q) from trunq.queue q where q.name = %L', p_queue.name)
+  from (
+    select format('trunq_queue.%s(%s)', w.name, w.arguments) as object, p.oid is null as is_gone
+    from wanted w
+    left join pg_proc p on p.pronamespace = 'trunq_queue'::regnamespace and p.proname = w.name and pg_get_function_identity_arguments(p.oid) = w.arguments
+    where p.prosrc is distinct from w.body) d
+  -- What an upgrade has left to do is no defect.
+  where not exists (select from trunq.outdated o where o.queue_id = p_queue.queue_id)
+$$;
+comment on function trunq._function_defects is 'Functions that a queue lacks, or that do something else than those of the specimen.';
+
+create or replace function trunq._restore_functions(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_changes constant jsonb := (
+    select coalesce(jsonb_agg(c.change), '[]') from jsonb_array_elements(trunq._find_changes()) c(change)
+    where starts_with(c.change->>'signature', format('trunq_queue.%s_', p_queue.name)));
+begin
+  perform trunq._define_functions(p_queue);
+  -- What a DBA changed of their settings stays, as in an upgrade.
+  perform trunq._change_again(v_changes);
+  perform trunq._keep_roles(p_queue);
+end $$;
+comment on function trunq._restore_functions is 'Makes those functions of a queue again that are not as they should be.';
+
+create or replace function trunq._changed_functions() returns table (function text, defect text)
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+  select f.signature, format('function %s %s', f.signature, case when p.oid is null then 'is gone' else 'was changed by hand' end)
+  from trunq.function f left join pg_proc p on p.oid = to_regprocedure(f.signature)
+  where f.body is distinct from md5(p.prosrc) and f.body is not null order by 1
+$$;
+comment on function trunq._changed_functions is 'Functions of all queues, and those of specimens, that are gone or do something else than an install made them to do.';

@@ -1,35 +1,63 @@
 -- What is wrong with this database, area by area, for `trunq doctor`. Each area is a function of its own with the columns of diagnose but the first;
--- trunq._areas says which there are. An area that fails leaves the others their turn: what the caller may not see is named, with the grant that shows it.
+-- trunq._areas says which there are. Those about the server are in operate/server.sql. An area that fails leaves the others their turn: what the caller
+-- may not see is named, with the grant that shows it. The comment of each says what is wrong, as the page about it does (tools/reference.py).
 --
 -- Limits are those at which somebody should act, far from what a healthy server shows: five minutes for a transaction, a gigabyte of WAL for a
 -- slot, 1.6 billion transactions (of 2.1) before Postgres refuses to write.
+--
+-- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with a
+-- hundred: what is asked of each queue is asked of the hundred whose round it is, another hundred each minute.
 
 create or replace function trunq._areas() returns table (area text, place bigint)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select * from unnest('{cluster,leader,structure,warnings,pauses,transactions,slots,freeze,vacuum,notifications,locks,connections,settings,rights,statistics}'::text[])
+  select * from unnest('{cluster,leader,version,queues,functions,structure,warnings,attempts,pauses,bells,clocks,transactions,slots,freeze,vacuum,disk,notifications,locks,connections,settings,rights,statistics}'::text[])
     with ordinality
 $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
 
-create or replace function trunq.diagnose()
+create or replace function trunq.diagnose(p_queues integer default 100)
 returns table (area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
   v_area text;
+  v_queues text[];
 begin
+  if p_queues < 0 then
+    perform trunq._fail('TQ005', format('a look takes in one queue or more, not %s', p_queues), '0 is all of them');
+  end if;
+  begin
+    v_queues := trunq._queues_of_round(nullif(p_queues, 0));
+  exception when insufficient_privilege or lock_not_available then
+    null;  -- each area says so for itself
+  end;
   for v_area in select a.area from trunq._areas() a order by a.place loop
+    area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null;
     begin
-      return query execute format('select %L, d.* from trunq.%I() d', v_area, '_diagnose_' || v_area);
+      return query execute format('select %L, d.* from trunq.%I($1) d', v_area, '_diagnose_' || v_area) using v_queues;
+      raise exception using errcode = 'TQ900';  -- gives its locks back
     exception
+      when sqlstate 'TQ900' then
+        null;
       when insufficient_privilege then
-        area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null;
         finding := format('role %s may not look at %s: %s', quote_ident(current_user), v_area, sqlerrm);
         hint := (select format('grant %I to %s shows it', r.rolname, quote_ident(current_user))
           from pg_namespace n join pg_roles r on r.oid = n.nspowner where n.nspname = 'trunq');
         return next;
+      when lock_not_available then
+        finding := format('nobody looked at %s: an open transaction locks a table that it needs', v_area);
+        hint := 'look again; select pid, xact_start, query from pg_stat_activity order by xact_start shows who it may be';
+        return next;
+      when query_canceled then
+        if not trunq._has_timed_out() then
+          raise;
+        end if;
+        finding := format('the look at %s, and what comes after it, took longer than the statement_timeout of %s', v_area, current_setting('statement_timeout'));
+        hint := 'set statement_timeout = ''60s'', and look again';
+        return next;
+        return;
       when others then
-        area := v_area; severity := 'error'; queue := null; subscription := null; since := null;
+        severity := 'error';
         finding := format('the look at %s failed: %s', v_area, sqlerrm);
         hint := 'the log of the server has more';
         return next;
@@ -37,10 +65,111 @@ begin
   end loop;
 end $$;
 comment on function trunq.diagnose is
-  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, transactions and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a full queue of notifications, too few locks or connections, settings that cost promises, and rights.
-Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look; the hint names the grant). queue null: of the database. since null: Postgres does not say.';
+  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, subscriptions whose every attempt fails, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all.
+Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at). queue null: of the database. since null: Postgres does not say.
+Raises: TQ005.
+Locks: waiting 100 ms for each at most, and to the end of a look at one area.';
 
-create or replace function trunq._diagnose_cluster()
+create or replace function trunq._queues_of_round(p_most integer) returns text[]
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select coalesce(array_agg(n.name order by n.name), '{}') from (
+    select q.name, (row_number() over (order by q.name) - 1) / p_most as round, (count(*) over () + p_most - 1) / p_most as rounds from trunq.queue q) n
+  where p_most is null or n.round = floor(extract(epoch from trunq.clock()) / 60)::bigint % n.rounds
+$$;
+comment on function trunq._queues_of_round is 'The queues that are looked at one by one in this minute: p_most of them, so that all have had a look after as many minutes as there are rounds; null: all.';
+
+create or replace function trunq._diagnose_queues(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'unseen', null::text, null::text,
+    format('%s of %s queues were looked at one by one, from "%s" to "%s": others follow each minute',
+      cardinality(p_queues), n.number, p_queues[1], p_queues[cardinality(p_queues)]),
+    'trunq doctor looks at all of them at once, and so does: select * from trunq.diagnose(0)', null::timestamptz
+  from (select count(*) as number from trunq.queue) n where n.number > cardinality(p_queues) and cardinality(p_queues) > 0
+$$;
+comment on function trunq._diagnose_queues is 'There are more queues than one look takes in: structure, warnings and rights are of some.';
+
+create or replace function trunq._diagnose_functions(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'error', null::text, null::text, c.defect, 'trunq db upgrade --repair', null::timestamptz from trunq._changed_functions() c limit 100
+$$;
+comment on function trunq._diagnose_functions is 'Somebody changed or dropped functions of trunq, which then do something else than this version says: `trunq db upgrade --repair` puts them back.';
+
+create or replace function trunq._diagnose_version(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with version as (
+    select p.version, count(*) as number, min(p.began_at) as began_at, (array_agg(p.worker order by p.began_at))[1] as worker
+    from (select distinct on (p.worker, p.host, p.pid) p.* from trunq._present_workers() p) p group by p.version)
+  select 'warning', null::text, null::text,
+    format('workers are of different versions of trunq: %s',
+      string_agg(format('%s of %s ("%s", since %s)', v.number, v.version, v.worker, date_trunc('second', v.began_at)), ', ' order by v.began_at)),
+    'restart the older ones with the newer version: select worker, host, pid, version, began_at from trunq.list_reports() where state = ''running'' order by version', max(v.began_at)
+  -- While one release takes the place of another, both are there.
+  from version v having count(*) > 1 and max(v.began_at) < trunq.clock() - interval '10 minutes'
+$$;
+comment on function trunq._diagnose_version is 'Workers of different versions of trunq have run side by side for ten minutes.';
+
+create or replace function trunq._present_workers() returns setof trunq.worker_report
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  select distinct on (r.queue_id, r.subscription, r.worker, r.host, r.pid) r.*
+  from (select trunq.clock() as now) c cross join lateral (
+    select r.* from trunq.worker_report r
+    where r.at > c.now - interval '30 seconds' and r.at <= c.now
+      and r.segment = any (array[trunq._report_segment(c.now - interval '30 seconds'), trunq._report_segment(c.now)]) offset 0) r
+  order by r.queue_id, r.subscription, r.worker, r.host, r.pid, r.at desc
+$$;
+comment on function trunq._present_workers is 'The last report of each worker that has said something within thirty seconds, its last word too.';
+
+create or replace function trunq._diagnose_clocks(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  -- A report that was long on its way makes a clock seem behind: of a host the one that was fastest.
+  select 'warning', null::text, null::text,
+    format('the clock of %s is %s s %s the server''s', c.who, round(abs(c.ahead)), case when c.ahead > 0 then 'ahead of' else 'behind' end),
+    'have both follow NTP (timedatectl set-ntp true); trunq goes by the server''s, and times in logs mislead', null::timestamptz
+  from (
+    select format('host %s, where worker "%s" runs,', p.host, (array_agg(p.worker order by p.worker))[1]) as who, (array_agg(p.ahead order by abs(p.ahead)))[1] as ahead
+    from trunq._present_workers() p where p.ahead is not null group by p.host
+    union all
+    select format('leader "%s"', l.name), l.ahead from trunq.leader l where trunq._leads(l, trunq.clock())) c
+  where abs(c.ahead) > 5 order by abs(c.ahead) desc limit 20
+$$;
+comment on function trunq._diagnose_clocks is 'The clock of the leader, or of a host where workers run, is more than five seconds off the server''s.';
+
+create or replace function trunq._diagnose_bells(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'warning', q.name, null::text,
+    format('process %s of role %s%s holds the bell of queue "%s", and has been silent since %s: no other worker of it is woken', a.pid, a.usename,
+      format(', application "%s",', nullif(a.application_name, '')), q.name, date_trunc('second', a.state_change)),
+    format('select pg_terminate_backend(%s)', a.pid), a.state_change
+  from pg_locks l join pg_stat_activity a on a.pid = l.pid join trunq.queue q on q.queue_id = l.objid::bigint
+  -- A worker that sleeps asks for a sign of life every thirty seconds.
+  where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and l.mode = 'ExclusiveLock' and l.classid::bigint = trunq._lock_class('bell')
+    and l.database = (select d.oid from pg_database d where d.datname = current_database()) and a.state_change < trunq.clock() - interval '5 minutes'
+  order by q.name limit 20
+$$;
+comment on function trunq._diagnose_bells is 'A session that holds the bell of a queue has been silent for five minutes: its worker is frozen, or gone behind a pooler, and the others poll.';
+
+create or replace function trunq._diagnose_attempts(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with last as materialized (
+    select n.* from trunq._newest_samples(trunq._last_sampled(trunq.clock())) n where n.subscription <> '' and n.answered > 0)
+  select 'warning', q.name, n.subscription,
+    format('all %s attempts of subscription "%s" of queue "%s" failed within a minute', n.answered - b.answered, n.subscription, q.name),
+    format('see why: select error, count(*) from trunq.list_messages(%L, %L, ''retrying'', 1000) group by 1 order by 2 desc', q.name, n.subscription), null::timestamptz
+  from last n join trunq.queue q on q.queue_id = n.queue_id
+  cross join lateral trunq._sample_before(n.queue_id, n.subscription, n.at) b
+  where n.answered - b.answered >= 10 and n.answered - b.answered = (
+    select sum((n.answers->>o.outcome)::bigint - coalesce((b.answers->>o.outcome)::bigint, 0)) from trunq._outcomes() o where o.state in ('retrying', 'dead'))
+  order by q.name, n.subscription limit 100
+$$;
+comment on function trunq._diagnose_attempts is 'All attempts of a subscription, ten or more, failed within a minute.';
+
+create or replace function trunq._diagnose_cluster(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -54,35 +183,41 @@ exception when others then
   severity := 'error';
   return next;
 end $$;
-comment on function trunq._diagnose_cluster is 'Whether positions are those of another Postgres cluster.';
+comment on function trunq._diagnose_cluster is 'Positions are those of another Postgres cluster: the database was restored from a dump.';
 
-create or replace function trunq._diagnose_leader()
+create or replace function trunq._diagnose_leader(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'error', null::text, null::text,
     concat('nobody performs the duties', ' since ' || date_trunc('second', l.last), ': nothing delayed or retried runs, nothing that a dead worker held comes back, and no space is freed'),
     'start a worker, or: trunq leader', l.last
   from (select greatest((select l.expires_at from trunq.leader l), (select max(d.done_at) from trunq.duty_done d)) as last) l
-  where not trunq._is_led() and exists (select from trunq.queue)
+  where not trunq._is_led() and exists (select from trunq.queue) and exists (select from trunq.leader)
+  union all
+  select 'error', null, null, 'the row of trunq.leader is gone: nobody can be elected, and nobody performs the duties', 'insert into trunq.leader default values', null
+  where not exists (select from trunq.leader)
+  union all
+  select 'warning', null, null, 'trunq.leader is unlogged: a crash of the server empties it, and then nobody can be elected', 'alter table trunq.leader set logged', null
+  from pg_class c where c.oid = 'trunq.leader'::regclass and c.relpersistence = 'u'
 $$;
-comment on function trunq._diagnose_leader is 'That there are queues, and neither a leader nor pg_cron.';
+comment on function trunq._diagnose_leader is 'Nobody performs the duties, neither a leader nor pg_cron; or nobody can be elected, now or after a crash.';
 
-create or replace function trunq._diagnose_structure()
+create or replace function trunq._diagnose_structure(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'error', d.queue, null::text, d.defect, 'trunq db upgrade --repair puts it back, or: ' || d.repair, null::timestamptz
-  from trunq.list_defects() d order by d.queue, d.object, d.kind limit 100
+  from unnest(coalesce(p_queues, array[null])) n(name) cross join lateral trunq.list_defects(n.name) d order by d.queue, d.object, d.kind limit 100
 $$;
-comment on function trunq._diagnose_structure is 'What tables of queues lack: the first 100.';
+comment on function trunq._diagnose_structure is 'A queue lacks an index, a partition, a trigger, a default or a function, or somebody changed one of its functions: `trunq db upgrade --repair` puts it back. The first 100.';
 
-create or replace function trunq._diagnose_warnings()
+create or replace function trunq._diagnose_warnings(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', nullif(w.queue, ''), w.subscription, w.warning, w.hint, null::timestamptz from trunq.list_warnings() w
+  select 'warning', nullif(w.queue, ''), w.subscription, w.warning, w.hint, null::timestamptz from trunq._list_warnings(null, p_queues) w
 $$;
-comment on function trunq._diagnose_warnings is 'All that trunq.list_warnings says.';
+comment on function trunq._diagnose_warnings is 'All that `trunq.list_warnings()` says: duties that fail or are late, segments that are held, subscriptions that nobody reads, sessions in the way, and more.';
 
-create or replace function trunq._diagnose_pauses()
+create or replace function trunq._diagnose_pauses(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -102,172 +237,40 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._diagnose_pauses is 'Subscriptions that are paused until somebody resumes them, while messages wait.';
+comment on function trunq._diagnose_pauses is 'A subscription is paused until somebody resumes it, and messages wait.';
 
-create or replace function trunq._diagnose_transactions()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', null::text, null::text,
-    format('%s: until it ends, vacuum keeps all rows that were deleted since', h.who), trunq._way_to_end(h.pid), h.since
-  from (
-    select trunq._describe_session(a.pid) as who, a.pid, a.xact_start as since from pg_stat_activity a
-    where a.xact_start < trunq.clock() - interval '5 minutes' and a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
-      and (a.backend_xmin is not null or a.backend_xid is not null) and (a.datname = current_database() or a.datname is null)
-    union all
-    select format('the prepared transaction %L of role %s, since %s', p.gid, p.owner, date_trunc('second', p.prepared)), null, p.prepared
-    from pg_prepared_xacts p where p.database = current_database() and p.prepared < trunq.clock() - interval '5 minutes') h
-  order by h.since limit 20
-$$;
-comment on function trunq._diagnose_transactions is 'Transactions of this database, prepared ones too, that have been open for five minutes: the oldest 20.';
-
-create or replace function trunq._diagnose_slots()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select case when s.wal_status in ('unreserved', 'lost') then 'error' else 'warning' end, null::text, null::text,
-    concat(format('replication slot "%s" is read by nobody', s.slot_name),
-      case when s.wal_status = 'lost' then ' and has lost WAL: its reader has to begin anew' end,
-      case when b.bytes > 0 then format(' and keeps %s of WAL', pg_size_pretty(b.bytes)) end,
-      case when b.age > 0 then format('; vacuum keeps what was deleted within the last %s transactions', b.age) end),
-    format('start its reader, or: select pg_drop_replication_slot(%L)', s.slot_name), null::timestamptz
-  from pg_replication_slots s
-  cross join lateral (
-    select pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint as bytes, greatest(age(s.xmin), age(s.catalog_xmin)) as age) b
-  where not pg_is_in_recovery() and not s.active and not s.temporary
-    and (b.bytes > 1073741824 or b.age > 1000000 or s.wal_status in ('unreserved', 'lost'))
-  order by b.bytes desc nulls last
-$$;
-comment on function trunq._diagnose_slots is 'Replication slots that nobody reads, and that keep more than a gigabyte of WAL or the rows of a million transactions.';
-
-create or replace function trunq._diagnose_freeze()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  with aged as (
-    select c.oid, a.age, current_setting(a.setting)::bigint as due, a.what from pg_class c
-    cross join lateral (values
-      (age(c.relfrozenxid)::bigint, 'autovacuum_freeze_max_age', 'transactions'),
-      (mxid_age(c.relminmxid)::bigint, 'autovacuum_multixact_freeze_max_age', 'multixacts')) a(age, setting, what)
-    where c.relnamespace::regnamespace::text in ('trunq', 'trunq_data', 'trunq_log', 'trunq_archive') and c.relkind in ('r', 'm') and c.relfrozenxid <> '0')
-  (select case when max(o.age) > 1600000000 then 'error' else 'warning' end, null::text, null::text,
-     format('%s of trunq''s tables are overdue for freezing, the oldest, %s, by %s %s: at two billion Postgres refuses every write', count(*),
-       (array_agg(o.oid::regclass order by o.age desc))[1], max(o.age - o.due), o.what),
-     format('vacuum (freeze) %s, and so on by: select oid::regclass, age(relfrozenxid) from pg_class order by 2 desc; area transactions or slots may say what holds it back',
-       (array_agg(o.oid::regclass order by o.age desc))[1]), null::timestamptz
-   from aged o where o.age > 1.2 * o.due or o.age > 1600000000 group by o.what order by o.what)
-  union all
-  select 'error', null, null, format('database "%s" has used %s of two billion transactions since it was frozen; then Postgres refuses every write', d.datname, age(d.datfrozenxid)),
-    'vacuum (freeze) those tables: select oid::regclass, age(relfrozenxid) from pg_class where relfrozenxid <> ''0'' order by 2 desc limit 20', null
-  from pg_database d where d.datname = current_database() and age(d.datfrozenxid) > 1600000000
-$$;
-comment on function trunq._diagnose_freeze is 'Tables of trunq that the forced autovacuum should have frozen and has not, and a database that comes near to the end of its transaction ids.';
-
-create or replace function trunq._diagnose_vacuum()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', null::text, null::text, format('%s is off: nobody vacuums, and tables grow', n.name),
-    format('alter system set %s = on, then select pg_reload_conf()', n.name), null::timestamptz
-  from unnest('{autovacuum,track_counts}'::text[]) n(name) where current_setting(n.name) = 'off'
-  union all
-  select 'warning', null, null, format('%s.%I has %s dead rows beside %s live ones', t.schemaname, t.relname, t.n_dead_tup, t.n_live_tup),
-    format('vacuum %I.%I; where that frees nothing, area transactions or slots says who keeps them', t.schemaname, t.relname), coalesce(t.last_autovacuum, t.last_vacuum)
-  from pg_stat_all_tables t
-  where t.schemaname in ('trunq', 'trunq_archive') and t.n_dead_tup > 50000 and t.n_dead_tup > 5 * t.n_live_tup
-  order by 4
-$$;
-comment on function trunq._diagnose_vacuum is 'That autovacuum is off, and tables most of whose rows are dead.';
-
-create or replace function trunq._diagnose_notifications()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select case when u.usage > 0.5 then 'error' else 'warning' end, null::text, null::text,
-    format('the queue of NOTIFY is %s %% full: at 100 %% every publish to a queue whose workers sleep fails', round(100 * u.usage)),
-    'end the session that LISTENs in a transaction that stays open; the server log names it, and so does: select pid, query, xact_start from pg_stat_activity order by xact_start',
-    null::timestamptz
-  from (select pg_notification_queue_usage()::numeric as usage) u where u.usage > 0.1
-$$;
-comment on function trunq._diagnose_notifications is 'That sessions which LISTEN do not read what they are told.';
-
-create or replace function trunq._diagnose_locks()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', null::text, null::text,
-    format('this database has %s tables, and the server room for %s locks: pg_dump locks each table, and may fail with "out of shared memory"', t.number, l.number),
-    format('alter system set max_locks_per_transaction = %s, then restart the server',
-      ceil(1.5 * t.number / (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer))), null::timestamptz
-  from (select count(*) as number from pg_class c where c.relkind in ('r', 'p', 'S') and c.relnamespace >= 16384) t,
-    (select current_setting('max_locks_per_transaction')::bigint
-      * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer) as number) l
-  where t.number > l.number
-$$;
-comment on function trunq._diagnose_locks is 'That a dump cannot lock all tables.';
-
-create or replace function trunq._diagnose_connections()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', null::text, null::text, format('%s of %s connections are taken', c.number, m.number),
-    'end those that nobody needs, put a pooler in front, or raise max_connections', null::timestamptz
-  from (select count(*) as number from pg_stat_activity a where a.backend_type = 'client backend') c,
-    (select current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer as number) m
-  where c.number >= 0.9 * m.number
-$$;
-comment on function trunq._diagnose_connections is 'That nine connections of ten are taken.';
-
-create or replace function trunq._diagnose_settings()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'error', null::text, null::text, 'fsync is off: a crash of the machine may lose or damage everything in this server',
-    'alter system set fsync = on, then select pg_reload_conf()', null::timestamptz
-  where current_setting('fsync') = 'off'
-  union all
-  select 'warning', null, null, format('%s has synchronous_commit off: what it publishes or answers may be lost when the server crashes, though it was told that it is done', s.who), s.hint, null
-  from trunq._settings_of('synchronous_commit') s where s.value = 'off'
-  union all
-  select 'warning', null, null, format('%s has default_transaction_isolation %L: trunq refuses what needs READ COMMITTED there, and publishers fail where they meet', s.who, s.value), s.hint, null
-  from trunq._settings_of('default_transaction_isolation') s where s.value not in ('read committed', 'read uncommitted')
-  union all
-  select 'error', null, null, format('%s has session_replication_role %L: no trigger fires there, so what it publishes wakes nobody and is checked by nothing', s.who, s.value), s.hint, null
-  from trunq._settings_of('session_replication_role') s where s.value = 'replica'
-$$;
-comment on function trunq._diagnose_settings is 'Settings of the server, the database and its roles that cost promises of trunq.';
-
-create or replace function trunq._settings_of(p_name text) returns table (who text, value text, hint text)
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select 'the server', s.setting, format('alter system reset %I, then select pg_reload_conf()', p_name) from pg_settings s
-  where s.name = p_name and s.source in ('configuration file', 'command line', 'environment variable')
-  union all
-  select concat_ws(' in ', 'role ' || r.rolname, 'database ' || d.datname), split_part(c.setting, '=', 2),
-    case when r.rolname is null then format('alter database %I reset %I', d.datname, p_name)
-      else format('alter role %I %sreset %I', r.rolname, 'in database ' || quote_ident(d.datname) || ' ', p_name) end
-  from pg_db_role_setting s cross join lateral unnest(s.setconfig) c(setting)
-  left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase
-  where split_part(c.setting, '=', 1) = p_name and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
-  order by 1
-$$;
-comment on function trunq._settings_of is 'What the server, the database and roles in it set, and how that is taken back.';
-
-create or replace function trunq._diagnose_rights()
+create or replace function trunq._diagnose_rights(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+  with function as (
+    select p.oid, p.prosecdef, p.proconfig from trunq.function f join pg_proc p on p.oid = to_regprocedure(f.signature) where starts_with(f.signature, 'trunq.')
+    union all
+    -- By the index: other queues have thousands.
+    select p.oid, p.prosecdef, p.proconfig from trunq.queue q
+    join pg_proc p on p.proname >= q.name || '_' and p.proname < q.name || '`' and p.pronamespace = 'trunq_queue'::regnamespace
+    where p_queues is null or q.name = any (p_queues))
   select 'error', null::text, null::text, format('everybody may make objects in schema %I, and so change what trunq''s functions do', n.nspname),
     format('revoke create on schema %I from public', n.nspname), null::timestamptz
   from pg_namespace n where n.nspname in ('trunq', 'trunq_data', 'trunq_log', 'trunq_queue', 'trunq_archive')
     and exists (select from aclexplode(n.nspacl) a where a.grantee = 0 and a.privilege_type = 'CREATE')
   union all
-  select 'error', null, null, format('function %s runs with its owner''s rights and no search_path of its own', p.oid::regprocedure),
-    'trunq db upgrade makes the functions of trunq again', null
-  from pg_proc p where p.pronamespace::regnamespace::text in ('trunq', 'trunq_queue') and p.prosecdef
-    and not exists (select from unnest(p.proconfig) c(setting) where c.setting like 'search_path=%')
-$$;
-comment on function trunq._diagnose_rights is 'Rights with which others could change what trunq does.';
-
-create or replace function trunq._diagnose_statistics()
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'unseen', null::text, null::text,
-    format('role %I does not see since when others'' transactions are open, nor what they do', current_user), format('grant pg_read_all_stats to %I', current_user), null::timestamptz
-  where not pg_has_role(current_user, 'pg_read_all_stats', 'usage')
+  select 'error', null, null, format('function %s runs with its owner''s rights and no search_path of its own', f.oid::regprocedure),
+    format('alter function %s set search_path = pg_catalog, pg_temp', f.oid::regprocedure), null
+  from function f where f.prosecdef and not exists (select from unnest(f.proconfig) c(setting) where c.setting like 'search_path=%')
   union all
-  select 'warning', null, null, 'track_activities is off: Postgres does not say what sessions do, and nobody can be named who holds something',
-    'alter system set track_activities = on, then select pg_reload_conf()', null
-  where current_setting('track_activities') = 'off'
+  select 'error', q.name, null, format('everybody may call %s, which does with the owner''s rights what only roles of queue "%s" may', p.oid::regprocedure, q.name),
+    format('revoke execute on function %s from public', p.oid::regprocedure), null
+  from trunq.queue q
+  join pg_proc s on s.pronamespace = 'trunq_queue'::regnamespace and s.proname like '\_specimen\_%' and s.prosecdef
+  join pg_proc p on p.pronamespace = s.pronamespace and p.proname = q.name || substr(s.proname, 10) and p.prosecdef
+  where (p_queues is null or q.name = any (p_queues)) and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee = 0))
+  union all
+  select 'error', null, null, format('%s may change rows of %s past the functions of trunq', coalesce('role ' || r.rolname, 'everybody'), c.oid::regclass),
+    format('revoke insert, update, delete, truncate on %s from %s', c.oid::regclass, coalesce(quote_ident(r.rolname), 'public')), null
+  from pg_class c cross join lateral (
+    select distinct a.grantee from aclexplode(c.relacl) a where a.grantee <> c.relowner and a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')) a
+  left join pg_roles r on r.oid = a.grantee
+  where c.relacl is not null and c.relkind in ('r', 'p') and c.relnamespace = 'trunq_data'::regnamespace
+  order by 4
 $$;
-comment on function trunq._diagnose_statistics is 'What Postgres does not tell the caller of other sessions.';
+comment on function trunq._diagnose_rights is 'Others may change what functions of trunq do, call the doors of a queue, or write past them.';

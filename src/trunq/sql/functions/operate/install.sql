@@ -148,6 +148,7 @@ begin
       end;
     end if;
     delete from trunq.former f where f.function = v_function;
+    delete from trunq.function f where f.signature = v_function;
   end loop;
 end $$;
 comment on function trunq._drop_former is
@@ -257,12 +258,12 @@ comment on function trunq._settings is 'SECURITY DEFINER and the settings of a f
 create or replace function trunq._note_settings() returns void
 language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   delete from trunq.function;
-  insert into trunq.function (signature, settings)
-  select p.oid::regprocedure::text, trunq._settings(p.oid)
+  insert into trunq.function (signature, settings, body)
+  select p.oid::regprocedure::text, trunq._settings(p.oid), md5(p.prosrc)
   from pg_proc p
   where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname ~ '^_(lane|unique)?specimen_';
 $$;
-comment on function trunq._note_settings is 'Notes the settings of all functions, as the files have just given them.';
+comment on function trunq._note_settings is 'Notes the settings and bodies of all functions, as the files have just given them.';
 
 create or replace function trunq._find_changes() returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$

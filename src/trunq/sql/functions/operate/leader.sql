@@ -22,7 +22,7 @@ begin
   end if;
   update trunq.leader l set
     term = case when l.name = p_name and trunq._leads(l, v_now) then l.term else l.term + 1 end,
-    name = p_name, expires_at = v_now + p_lease_time, lease_time = p_lease_time
+    name = p_name, expires_at = v_now + p_lease_time, lease_time = p_lease_time, ahead = case when l.name = p_name then l.ahead end
   where l.name is null or l.name = p_name or not trunq._leads(l, v_now)
   returning l.term into v_term;
   return v_term;
@@ -191,16 +191,17 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._each_duty is 'Every duty of every queue, those of the quick line first.';
 
-create or replace function trunq._note_duties(p_duties text[], p_queues text[], p_seconds integer[]) returns void
+create or replace function trunq._note_duties(p_duties text[], p_queues text[], p_seconds integer[], p_clock double precision default null) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
+  update trunq.leader l set ahead = trunq._ahead(p_clock) where p_clock is not null;
   -- How long ago, not when: clocks differ.
   insert into trunq.duty_done (duty, queue, done_at)
   select d.duty, d.queue, trunq.clock() - d.seconds * interval '1 second' from unnest(p_duties, p_queues, p_seconds) d(duty, queue, seconds)
   on conflict (duty) do update set queue = excluded.queue, done_at = excluded.done_at
 $$;
 comment on function trunq._note_duties is
-  'Notes how many seconds ago each duty was last done of the queue for which that is longest ago: ten rows every ten seconds, however many queues there are.
-Locks: the rows of these duties.';
+  'Notes how many seconds ago each duty was last done of the queue for which that is longest ago: ten rows every ten seconds, however many queues there are; and what the leader''s clock shows.
+Locks: the leader row; the rows of these duties.';
 
 create or replace function trunq._note_all_duties(p_begun timestamptz) returns void
 language sql set search_path = pg_catalog, pg_temp as $$

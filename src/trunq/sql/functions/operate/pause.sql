@@ -4,44 +4,56 @@
 
 create or replace function trunq.pause_subscription(p_queue text, p_subscription text, p_until timestamptz default 'infinity') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_sub trunq.subscription;
 begin
   perform trunq._audit('pause_subscription', p_queue, jsonb_build_object('subscription', p_subscription, 'until', p_until));
   if trunq._is_split(p_queue, p_subscription) then
-    perform trunq.pause_subscription(p_queue, s.name, p_until) from trunq._slots(p_queue, p_subscription) s(name);
-    return;
+    perform trunq._pause_one(p_queue, s.name, p_until) from trunq._slots(p_queue, p_subscription) s(name);
+  else
+    perform trunq._pause_one(p_queue, p_subscription, p_until);
   end if;
-  v_sub := trunq._subscription(p_queue, p_subscription);
-  perform trunq._check_pause(format('subscription "%s" of queue "%s"', p_subscription, p_queue), p_until);
-  update trunq.subscription s set paused_until = p_until where s.subscription_id = v_sub.subscription_id;
-  -- Those who sleep until the end of a longer pause.
-  perform trunq._call_workers(v_sub.queue_id);
 end $$;
 comment on function trunq.pause_subscription is
   'Stops handing out messages of a subscription until p_until (left out: until it is resumed). Leases and batches that are held go on, and publishers publish.
 Raises: TQ001, TQ002; TQ005 for a time that is over.';
 
-create or replace function trunq.resume_subscription(p_queue text, p_subscription text) returns boolean
+create or replace function trunq._pause_one(p_queue text, p_subscription text, p_until timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_sub trunq.subscription;
-  v_until timestamptz;
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+begin
+  perform trunq._check_pause(format('subscription "%s" of queue "%s"', p_subscription, p_queue), p_until);
+  update trunq.subscription s set paused_until = p_until where s.subscription_id = v_sub.subscription_id;
+  -- Those who sleep until the end of a longer pause.
+  perform trunq._call_workers(v_sub.queue_id);
+end $$;
+comment on function trunq._pause_one is 'pause_subscription, of one subscription or slot.';
+
+create or replace function trunq.resume_subscription(p_queue text, p_subscription text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._audit('resume_subscription', p_queue, jsonb_build_object('subscription', p_subscription));
   if trunq._is_split(p_queue, p_subscription) then
-    return (select bool_or(trunq.resume_subscription(p_queue, s.name)) from trunq._slots(p_queue, p_subscription) s(name));
+    return (select bool_or(trunq._resume_one(p_queue, s.name)) from trunq._slots(p_queue, p_subscription) s(name));
   end if;
-  v_sub := trunq._subscription(p_queue, p_subscription);
-  select s.paused_until into v_until from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
-  update trunq.subscription s set paused_until = null where s.subscription_id = v_sub.subscription_id and s.paused_until is not null;
-  perform trunq._call_workers(v_sub.queue_id);
-  return coalesce(v_until > trunq.clock(), false);
+  return trunq._resume_one(p_queue, p_subscription);
 end $$;
 comment on function trunq.resume_subscription is
   'Ends the pause of a subscription and wakes its workers. Where its queue is paused, it stays so.
 Returns: false when it was not paused.
 Raises: TQ001, TQ002.';
+
+create or replace function trunq._resume_one(p_queue text, p_subscription text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_until timestamptz;
+begin
+  select s.paused_until into v_until from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
+  update trunq.subscription s set paused_until = null where s.subscription_id = v_sub.subscription_id and s.paused_until is not null;
+  perform trunq._call_workers(v_sub.queue_id);
+  return coalesce(v_until > trunq.clock(), false);
+end $$;
+comment on function trunq._resume_one is 'resume_subscription, of one subscription or slot.';
 
 create or replace function trunq.pause_queue(p_queue text, p_until timestamptz default 'infinity') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -13,6 +13,7 @@ declare
   v_total bigint := 0;
 begin
   perform trunq._require_read_committed('rebase');
+  perform trunq._audit('rebase', null);
   for v_queue in select q.* from trunq._queues_to_rebase() q loop
     v_total := v_total + trunq._rebase(v_queue);
   end loop;

@@ -79,7 +79,8 @@ begin
       insert into trunq.sample select r.* from unnest(v_rows) r;
     end if;
   end loop;
-  insert into trunq.sample (queue_id, subscription, at, segment, looked_at) values (0, '', v_now, trunq._sample_segment(v_now), v_now);
+  insert into trunq.sample (queue_id, subscription, at, segment, looked_at, bytes)
+  values (0, '', v_now, trunq._sample_segment(v_now), v_now, trunq._measure(v_now));
   -- Last of all: a segment that is emptied is locked until the transaction ends.
   perform trunq._empty_next_segment('_sample', trunq._sample_segment(v_now));
   perform trunq._empty_next_segment('_worker_report', trunq._report_segment(v_now));
@@ -90,6 +91,15 @@ comment on function trunq.sample is
 Returns: how many queues it looked at; null when another is doing it.
 Raises: TQ007.
 Locks: a lock of its own; for a moment those of a look at one queue.';
+
+create or replace function trunq._measure(p_now timestamptz) returns bigint
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  -- It asks for the size of each file: every ten minutes, for the forecast of a day (operate/diagnosis.sql).
+  select pg_database_size(current_database()) where not exists (
+    select from trunq.sample s
+    where s.queue_id = 0 and s.subscription = '' and s.at > p_now - interval '10 minutes' and s.at <= p_now and s.bytes is not null)
+$$;
+comment on function trunq._measure is 'How large the database is; null: that was noted within ten minutes.';
 
 create or replace function trunq._sample_segment(p_at timestamptz) returns smallint
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

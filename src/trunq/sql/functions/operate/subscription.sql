@@ -40,8 +40,11 @@ begin
       perform trunq._fail('TQ005', format('"%s" is a group: it has no rate, no time-out, no max_age and no due_first, and its keys are in order', p_subscription),
         'more slots let more members work at the same time, fewer ticks at a time make smaller batches');
     end if;
+    select s.* into v_sub from trunq.subscription s join trunq.subscription_group g on g.group_id = s.group_id
+    where s.queue_id = v_queue_id and g.name = p_subscription and s.slot = 0;
     perform trunq._set_slots(p_queue, p_subscription, p_mode, row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy,
       p_lease_time, p_dead_retention, p_filter);
+    perform trunq._audit_policy(p_queue, v_sub);
     return false;
   end if;
   perform trunq._check_name('subscription', p_subscription);

@@ -13,6 +13,7 @@ declare
 begin
   perform trunq._require_read_committed('set_tenancy');
   v_role := trunq._become_owner();
+  perform trunq._audit('set_tenancy', p_queue, jsonb_build_object('tenancy', p_tenancy));
   perform trunq._try_for_locks(p_queue, format('select 0 from trunq._set_tenancy($1, %L)', coalesce(p_tenancy, true)));
   perform trunq._restore_role(v_role);
 end $$;

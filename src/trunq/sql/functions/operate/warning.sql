@@ -5,18 +5,32 @@ create or replace function trunq.list_warnings(p_queue text default null)
 returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
-declare
-  v_queue trunq.queue;
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
+  return query select * from trunq._list_warnings(p_queue, null);
+end $$;
+comment on function trunq.list_warnings is
+  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
+Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
+Raises: TQ001.';
+
+create or replace function trunq._list_warnings(p_queue text, p_queues text[])
+returns table (queue text, subscription text, warning text, hint text)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_queue trunq.queue;
+begin
   return query
     select f.queue, null::text, format('duty %s failed at %s: %s', f.duty, date_trunc('second', f.failed_at), f.error),
       'the leader tries it again; the server log has the details'
     from trunq.duty_failure f where p_queue is null or f.queue = p_queue order by f.queue, f.duty;
   return query select * from trunq._warn_late(p_queue);
-  for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
+  for v_queue in
+    select q.* from trunq.queue q where (p_queue is null or q.name = p_queue) and (p_queues is null or q.name = any (p_queues)) order by q.name
+  loop
     begin
       return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
       return query select * from trunq._warn_unhandled(v_queue.name);
@@ -26,7 +40,18 @@ begin
       return query select * from trunq._warn_takers(v_queue.name);
       return query select * from trunq._warn_space(v_queue.name);
       raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
-    exception when sqlstate 'TQ900' then
+    exception
+      when sqlstate 'TQ900' then
+        null;
+      when lock_not_available then
+        queue := v_queue.name; subscription := null;
+        warning := format('nobody looked at queue "%s": an open transaction locks its tables', v_queue.name);
+        hint := 'look again; select pid, xact_start, query from pg_stat_activity order by xact_start shows who it may be';
+        return next;
+      when undefined_table or undefined_function or sqlstate 'TQ001' then
+        if exists (select from trunq.queue q where q.queue_id = v_queue.queue_id) then
+          raise;
+        end if;  -- dropped meanwhile
     end;
   end loop;
   return query select * from trunq._warn_refused(p_queue);
@@ -45,10 +70,7 @@ begin
   return query select * from trunq._warn_compactions(p_queue);
   return query select * from trunq._warn_recovery() where p_queue is null;
 end $$;
-comment on function trunq.list_warnings is
-  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
-Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
-Raises: TQ001.';
+comment on function trunq._list_warnings is 'list_warnings; p_queues: those that are looked at one by one, null: all.';
 
 create or replace function trunq._warn_recovery() returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -221,6 +221,7 @@ declare
   v_count integer := 0;
 begin
   perform trunq._check_backfill(v_pipeline, v_backfill.range);
+  perform trunq._audit('rerun_shares', null, jsonb_build_object('pipeline', p_pipeline, 'backfill', p_backfill, 'share', p_share));
   if p_share is not null and not exists (select from trunq.pipeline_share s where s.pipeline_id = v_pipeline.pipeline_id and s.backfill = v_backfill.backfill and s.share = p_share) then
     perform trunq._fail('TQ031', format('backfill %s of pipeline "%s" has no share %s', v_backfill.backfill, p_pipeline, p_share), format('it has 1 to %s', v_backfill.shares));
   end if;

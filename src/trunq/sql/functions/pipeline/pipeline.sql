@@ -211,6 +211,7 @@ declare
   v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
 begin
   perform trunq._check_backfill(v_pipeline, p_range);
+  perform trunq._audit('backfill_pipeline', null, jsonb_build_object('pipeline', p_pipeline, 'range', p_range, 'every', p_every));
   if p_every is not null then
     return trunq._begin_shares(v_pipeline, p_range, p_every, p_at_once);
   elsif p_at_once is distinct from 1 then
@@ -270,6 +271,7 @@ begin
   elsif exists (select from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null) then
     perform trunq._fail('TQ031', format('pipeline "%s" has an open run, which will set its state', p_pipeline), format('let it end, or give it up: trunq pipeline cancel %s', p_pipeline));
   end if;
+  perform trunq._audit('set_pipeline_state', null, jsonb_build_object('pipeline', p_pipeline, 'state', p_state));
   update trunq.pipeline p set state = p_state, marked = 0 where p.pipeline_id = v_pipeline.pipeline_id;
   -- A run that was given up may turn out to be in the sink; where the next one begins is said by now.
   update trunq.pipeline_attempt a set state_after = null from trunq.pipeline_run r

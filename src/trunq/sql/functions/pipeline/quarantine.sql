@@ -95,6 +95,7 @@ create or replace function trunq.resend_quarantine(p_pipeline text, p_reason tex
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._check_resend(trunq._find_pipeline(p_pipeline));
+  perform trunq._audit('resend_quarantine', null, jsonb_build_object('pipeline', p_pipeline, 'reason', p_reason));
   return trunq.publish('pipelines', jsonb_build_object('reason', p_reason), p_pipeline, nullif(split_part(p_pipeline, '/', 2), ''), p_headers => '{"resend": true}');
 end $$;
 comment on function trunq.resend_quarantine is
@@ -110,6 +111,7 @@ declare
 begin
   delete from trunq.quarantine q where q.pipeline_id = any(trunq._find_series(v_pipeline)) and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons));
   get diagnostics v_count = row_count;
+  perform trunq._audit('purge_quarantine', null, jsonb_build_object('pipeline', p_pipeline, 'reason', p_reason), v_count);
   return v_count;
 end $$;
 comment on function trunq.purge_quarantine is

@@ -62,6 +62,7 @@ begin
   perform trunq._require_read_committed('copy_position');
   v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
   v_from := trunq._subscription(p_queue, p_like, 'exclusive');
+  perform trunq._audit('copy_position', p_queue, jsonb_build_object('subscription', p_subscription, 'like', p_like));
   -- As seek.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   v_queue := trunq._find_queue(p_queue);

@@ -3,7 +3,7 @@
 
 create or replace function trunq._report(
   p_worker text, p_queues text[], p_subscription text, p_host text, p_pid integer, p_seconds double precision, p_version text, p_slots integer,
-  p_handling jsonb, p_last_word text default null
+  p_handling jsonb, p_last_word text default null, p_clock double precision default null
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -12,14 +12,14 @@ begin
   -- Each by itself: a role may work on one and not on another.
   foreach v_queue in array p_queues loop
     perform trunq._report_queue(v_queue, p_worker, p_subscription, p_host, p_pid, p_seconds, p_version, p_slots,
-      coalesce((select jsonb_agg(h.value - 'queue') from jsonb_array_elements(p_handling) h where h.value->>'queue' = v_queue), '[]'), p_last_word);
+      coalesce((select jsonb_agg(h.value - 'queue') from jsonb_array_elements(p_handling) h where h.value->>'queue' = v_queue), '[]'), p_last_word, p_clock);
   end loop;
 end $$;
-comment on function trunq._report is 'Tells who a worker is, since how many seconds it runs and what it handles, and at its end its last word.';
+comment on function trunq._report is 'Tells who a worker is, since how many seconds it runs and what it handles, at its end its last word, and what its clock shows, in seconds since 1970.';
 
 create or replace function trunq._report_queue(
   p_queue text, p_worker text, p_subscription text, p_host text, p_pid integer, p_seconds double precision, p_version text, p_slots integer,
-  p_handling jsonb, p_last_word text
+  p_handling jsonb, p_last_word text, p_clock double precision default null
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -31,12 +31,18 @@ begin
       where jsonb_typeof(h.value->'seconds') is distinct from 'number' or (h.value->>'seconds')::numeric not between -1e9 and 1e9) then
     perform trunq._fail('TQ005', 'what a worker handles is a list of objects with a number of seconds each');
   end if;
-  insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling)
+  insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling, ahead)
   select q.queue_id, p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
-    v_now - p_seconds * interval '1 second', left(p_version, 100), p_slots, p_last_word, p_handling
+    v_now - p_seconds * interval '1 second', left(p_version, 100), p_slots, p_last_word, p_handling, trunq._ahead(p_clock)
   from trunq.queue q where q.name = p_queue;
 end $$;
 comment on function trunq._report_queue is '_report, for one queue.';
+
+create or replace function trunq._ahead(p_clock double precision) returns double precision
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select p_clock - extract(epoch from clock_timestamp())::double precision where abs(p_clock) < 1e11
+$$;
+comment on function trunq._ahead is 'By how many seconds a clock that shows p_clock, in seconds since 1970, is ahead of the server''s. What a statement takes on its way makes it less.';
 
 create or replace function trunq._report_segment(p_at timestamptz) returns smallint
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

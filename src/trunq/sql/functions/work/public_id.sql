@@ -49,6 +49,7 @@ Raises: TQ001.';
 create or replace function trunq.renew_public_key(p_forget boolean default false) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._audit('renew_public_key', null, jsonb_build_object('forget', p_forget));
   if p_forget then
     delete from trunq.public_key;
   end if;

@@ -1,0 +1,15 @@
+-- What a diagnosis compares with: what functions do as they were installed, how large the database was, and whose clock is wrong.
+alter table trunq.function add column body text;
+comment on column trunq.function.body is 'The md5 of what the function does, as an install made it; null: unknown.';
+alter table trunq.sample add column bytes bigint;
+comment on column trunq.sample.bytes is 'Of the duty itself, every ten minutes: how large the database is.';
+alter table trunq.worker_report add column ahead double precision;
+comment on column trunq.worker_report.ahead is 'By how many seconds the clock of its machine was ahead of the server''s; negative: behind, or on the way for so long. null: unknown.';
+alter table trunq.leader add column ahead double precision;
+comment on column trunq.leader.ahead is 'By how many seconds the clock of its machine was ahead of the server''s, when it last noted its duties. null: unknown.';
+-- They take the clock of the caller now, and Postgres would keep both.
+drop function if exists trunq._report(text, text[], text, text, integer, double precision, text, integer, jsonb, text);
+drop function if exists trunq._report_queue(text, text, text, text, integer, double precision, text, integer, jsonb, text);
+drop function if exists trunq._note_duties(text[], text[], integer[]);
+drop function if exists trunq.diagnose();
+drop function if exists trunq._areas();
