@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from serving import PATIENCE, Queue
-from trunq.leader import Leader, election, line
+from trunq.leader import Leader, duty, election, line
 from waiting import async_wait_until
 
 BLOCKED = (
@@ -81,7 +81,7 @@ async def test_a_statement_over_its_budget_is_cut_and_named_and_the_others_go_on
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(line, "_SLOW_BUDGET", 1.0)
+    monkeypatch.setitem(line._BUDGETS, duty.SLOW, 1.0)
     leader = Leader(queue.dsn)
     async with leading(leader):
         await async_wait_until(lambda: "duty forget_memos failed" in caplog.text)
