@@ -19,13 +19,12 @@ from trunq import Client
 from trunq.errors import InvalidArgument
 from trunq.leader import Leaders
 from trunq.metrics import Metrics
-from trunq.metrics.figure import GAUGES, MOST_KINDS, Known, families
-from trunq.record.operate import Statistic
+from trunq.metrics.figure import GAUGES, Known, Total, families
 from waiting import async_wait_until
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 LABELS = [
-    *("database", "queue", "subscription", "state", "outcome", "kind", "quantile"),
+    *("database", "queue", "subscription", "state", "outcome", "kind", "le"),
     *("duty", "schedule", "pipeline"),
 ]
 
@@ -201,19 +200,25 @@ async def test_health_and_metrics_may_have_one_port_and_open_metrics_is_spoken(
         assert next(each.name for each in open_metrics(answer.text)) == "trunq_up"
 
 
-def test_of_many_kinds_the_most_frequent_are_labels_and_the_rest_is_other() -> None:
+def test_histograms_are_cumulative_and_a_kind_called_other_is_added_to_the_others() -> None:
     rows = [
-        Statistic(None, "orders", "default", f"kind{n}", "success", 1000 - n, False, *[float(n)] * 8)
-        for n in range(MOST_KINDS + 20)
+        Total("orders", "default", kind, [1, 0, 2], [0, 3, 0], 5.5, 1.25, [0.5, 60.0])
+        for kind in ("", "placed", "other", "(others)", 'a "quoted"\nkind')
     ]
-    rows.append(Statistic(None, "orders", "default", "(others)", "success", 10_000, False, *[500.0] * 8))
     found = {each.name: each for each in families({"shop": Known([], rows, [])})}
-    kinds = {sample.labels["kind"] for sample in found["trunq_handler_seconds"].samples}
-    assert len(kinds) == MOST_KINDS + 1
-    (other,) = {
-        sample.value for sample in found["trunq_handler_seconds"].samples if sample.labels["kind"] == "other"
-    }
-    assert other == 500
+    handler = found["trunq_handler_seconds"]
+    assert handler.type == "histogram"
+    assert {sample.labels["kind"] for sample in handler.samples} == {"", "placed", "other", rows[-1].kind}
+
+    def told(kind: str) -> list[tuple[str, float]]:
+        of = [sample for sample in handler.samples if sample.labels["kind"] == kind]
+        return [
+            (sample.labels.get("le", sample.name.removeprefix("trunq_handler_seconds")), sample.value)
+            for sample in of
+        ]
+
+    assert told("placed") == [("0.5", 1), ("60", 1), ("+Inf", 3), ("_count", 3), ("_sum", 5.5)]
+    assert told("other") == [("0.5", 2), ("60", 2), ("+Inf", 6), ("_count", 6), ("_sum", 11.0)]
 
 
 def test_figures_of_the_database_are_known_by_name(

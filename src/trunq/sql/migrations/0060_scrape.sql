@@ -5,7 +5,7 @@ create index worker_report_process on trunq.worker_report (queue_id, process, at
 drop index trunq.worker_report_at;
 comment on column trunq.worker_report.process is 'One value a worker process and subscription: the names themselves may be too long for an index.';
 
--- What each pipeline was like when the duty sample last looked (functions/pipeline/sample.sql).
+-- What each pipeline was like when the duty sample last looked (functions/pipeline/sampled.sql).
 create table trunq.pipeline_sample (
   pipeline_id integer primary key references trunq.pipeline on delete cascade,
   looked_at timestamptz not null,

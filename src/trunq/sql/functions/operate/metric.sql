@@ -1,5 +1,5 @@
 -- Figures of the whole database for /metrics, beside those that the samples have. Whoever serves them asks every few seconds, so nothing here reads
--- messages, runs or rows in quarantine: of pipelines it reads what the duty sample wrote down (pipeline/sample.sql). What is read grows with the number
+-- messages, runs or rows in quarantine: of pipelines it reads what the duty sample wrote down (pipeline/sampled.sql). What is read grows with the number
 -- of queues alone; of schedules and pipelines 200 are told, and of lanes 10,000 are counted.
 
 create or replace function trunq._list_figures(p_sizes boolean default false)
