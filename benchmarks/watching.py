@@ -2,7 +2,7 @@
 
 One process publishes in transactions of 100, another leases 100 and answers them, for some seconds. Beside
 them, on connections of their own: nobody; the duty `sample` every five seconds, as the leader's line of looks
-performs it, with 1,000 other queues; ten workers that say every ten seconds what they handle; /metrics
+performs it, with 500 other queues; ten workers that say every ten seconds what they handle; /metrics
 scraped by two every five seconds; all three. A loop sleeps in between, as those do.
 """
 
@@ -24,7 +24,6 @@ from _bench import (
     Table,
     a_second,
     connect,
-    drop_database,
     in_turn,
     main,
     median_ratio,
@@ -32,7 +31,6 @@ from _bench import (
     server,
     settle,
 )
-from trunq.embedded import Embedded
 from trunq.metrics import Metrics
 
 NOBODY = "nobody"
@@ -62,10 +60,14 @@ select trunq._report('w' || n, array[%s], 'default', 'shop', n, 60, '1', 10,
 
 def measure(options: Options) -> Iterator[Table]:
     """The table of one version of Postgres."""
-    length, others = options.size(20, 4), options.size(1000, 20)
+    length, others = options.size(20, 4), options.size(500, 20)
     with server(options, max_locks_per_transaction=512) as running:
+        dsn = new_database(running)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for n in range(others):
+                connection.execute("select trunq.create_queue(%s)", (f"other_{n}",))
         figures = in_turn(
-            {name: partial(rate, running, length, others, watchers) for name, watchers in ARMS.items()},
+            {name: partial(rate, dsn, length, watchers) for name, watchers in ARMS.items()},
             rounds=options.rounds(quick=2),
         )
     table = Table(
@@ -79,12 +81,10 @@ def measure(options: Options) -> Iterator[Table]:
     yield table
 
 
-def rate(running: Embedded, length: int, others: int, watchers: tuple[str, ...]) -> float:
+def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
     """Messages a second of one round: published and answered, half of the sum."""
-    dsn = new_database(running)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for n in range(others):
-            connection.execute("select trunq.create_queue(%s)", (f"other_{n}",))
+        connection.execute("select trunq.empty_queue(%s)", (QUEUE,))
     settle(dsn)
     context = multiprocessing.get_context("spawn")
     begin, end = context.Event(), context.Event()
@@ -102,7 +102,6 @@ def rate(running: Embedded, length: int, others: int, watchers: tuple[str, ...])
     took = time.perf_counter() - begun
     for process in processes:
         process.join()
-    drop_database(running, dsn)
     return sum(done) / 2 / took
 
 

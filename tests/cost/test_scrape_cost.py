@@ -17,8 +17,8 @@ from trunq import embedded, install
 SCRAPE = ("select * from trunq._list_figures()", "select * from trunq._list_totals()")
 
 REPORTS = """
-insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, handling)
-select {id}, 'default', 'w' || w, 'shop', w, t, trunq._report_segment(t), t, '1', 4, '[]'
+insert into trunq.worker_report (queue_id, process, subscription, worker, host, pid, at, segment, began_at, version, slots, handling)
+select {id}, md5(w::text)::uuid, 'default', 'w' || w, 'shop', w, t, trunq._report_segment(t), t, '1', 4, '[]'
 from generate_series({first}, {last}) w, generate_series(trunq.clock() - interval '59 minutes', trunq.clock(), '{every}') t
 """
 

@@ -1,6 +1,7 @@
 -- What workers said is found by worker, and what /metrics tells is kept: figures of pipelines, and totals of the statistics.
-alter table trunq.worker_report add column process uuid
-  generated always as (md5(md5(subscription) || md5(worker) || md5(host) || pid::text)::uuid) stored;
+alter table trunq.worker_report add column process uuid;
+update trunq.worker_report set process = md5(md5(subscription) || md5(worker) || md5(host) || pid::text)::uuid;
+alter table trunq.worker_report alter column process set not null;
 create index worker_report_process on trunq.worker_report (queue_id, process, at);
 drop index trunq.worker_report_at;
 comment on column trunq.worker_report.process is 'One value a worker process and subscription: the names themselves may be too long for an index.';

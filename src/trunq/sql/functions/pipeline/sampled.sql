@@ -7,6 +7,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline;
   v_begun timestamptz := clock_timestamp();
+  v_error text;
 begin
   for v_pipeline in
     select p.* from trunq.pipeline p left join trunq.pipeline_sample s on s.pipeline_id = p.pipeline_id
@@ -14,17 +15,25 @@ begin
     order by s.looked_at nulls first, p.pipeline_id limit 20
   loop
     exit when clock_timestamp() > v_begun + interval '0.5 seconds';
-    perform trunq._sample_pipeline(v_pipeline, p_now);
+    begin
+      perform trunq._sample_pipeline(v_pipeline, p_now);
+    exception
+      when lock_not_available or foreign_key_violation then
+        null;  -- in somebody's hands, or dropped
+      when query_canceled then
+        raise;
+      when others then
+        v_error := format('pipeline "%s": %s', v_pipeline.name, sqlerrm);
+    end;
   end loop;
-  delete from trunq.duty_failure f where f.duty = 'sample' and f.queue = '(pipelines)';
-exception
-  when query_canceled then
-    raise;
-  when others then
-    -- Queues have their figures all the same.
-    insert into trunq.duty_failure (duty, queue, failed_at, error)
-    values ('sample', '(pipelines)', trunq.clock(), left(sqlerrm, trunq._limit('error_characters')))
-    on conflict on constraint duty_failure_pkey do update set failed_at = excluded.failed_at, error = excluded.error;
+  if v_error is null then
+    delete from trunq.duty_failure f where f.duty = 'sample' and f.queue = '(pipelines)';
+    return;
+  end if;
+  -- Queues and the other pipelines have their figures all the same.
+  insert into trunq.duty_failure (duty, queue, failed_at, error)
+  values ('sample', '(pipelines)', trunq.clock(), left(v_error, trunq._limit('error_characters')))
+  on conflict on constraint duty_failure_pkey do update set failed_at = excluded.failed_at, error = excluded.error;
 end $$;
 comment on function trunq._sample_pipelines is 'Writes down what twenty pipelines are like, those first that were not looked at for longest.';
 

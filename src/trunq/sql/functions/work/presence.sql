@@ -34,8 +34,9 @@ begin
       where jsonb_typeof(h.value->'seconds') is distinct from 'number' or (h.value->>'seconds')::numeric not between -1e9 and 1e9) then
     perform trunq._fail('TQ005', 'what a worker handles is a list of objects with a number of seconds each');
   end if;
-  insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling)
-  select q.queue_id, p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
+  insert into trunq.worker_report (queue_id, process, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling)
+  select q.queue_id, md5(md5(p_subscription) || md5(left(p_worker, 1000)) || md5(left(p_host, 253)) || p_pid)::uuid,
+    p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
     v_now - p_seconds * interval '1 second', left(p_version, 100), p_slots, p_last_word, p_handling
   from trunq.queue q where q.name = p_queue;
 end $$;
