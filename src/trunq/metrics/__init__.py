@@ -24,7 +24,7 @@ from trunq.connection._async.execute import execute
 from trunq.connection.backoff import first_line
 from trunq.connection.outage import Said
 from trunq.errors import InvalidArgument
-from trunq.metrics.figure import FIGURE, Known, Total, families
+from trunq.metrics.figure import FIGURE, OF_SIZES, Known, Total, families
 from trunq.wire.call import Call
 
 log = logging.getLogger("trunq.metrics")
@@ -95,7 +95,7 @@ class Metrics:
             self._kept.pop(dsn, None)
             return None
         if has_sizes and kept is not None:
-            sizes = [each for each in kept.known.figures if each[0] == "queue_bytes"]
+            sizes = [each for each in kept.known.figures if each[0] in OF_SIZES]
             known = known._replace(figures=[*known.figures, *sizes])
         sizes_at = kept.sizes_at if has_sizes and kept is not None else monotonic()
         self._kept[dsn] = _Kept(known, monotonic(), sizes_at)

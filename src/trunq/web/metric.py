@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from trunq.errors import InvalidArgument
 from trunq.metrics import look, page_of
-from trunq.metrics.figure import Known
+from trunq.metrics.figure import OF_SIZES, Known
 from trunq.web.page import Desk
 
 _KNOWN_FOR: Final = 4.0
@@ -37,7 +37,7 @@ async def show(desk: Desk, request: Request) -> Response:
         known = None
     if known is not None:
         _, sized = (await panel("sizes", ask_sizes, fresh_for=_SIZES_FOR)).rows or (name, known)
-        sizes = [each for each in sized.figures if each[0] == "queue_bytes"]
+        sizes = [each for each in sized.figures if each[0] in OF_SIZES]
         known = known._replace(figures=[*known.figures, *sizes])
     try:
         type, text = page_of(name, known, request.headers.get("accept", ""))

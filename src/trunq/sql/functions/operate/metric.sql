@@ -61,10 +61,14 @@ begin
         select sum(pg_total_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(q, t, n)))))::double precision
         from unnest('{log,lease,receipt}'::text[]) t cross join generate_series(0, q.segments - 1) n)
       from trunq.queue q;
+    return query
+      select 'segments_held', q.name, null::text, (
+        select count(*)::double precision from trunq._old_segments(q) o where o.is_old and trunq._has_rows(q, 'log', o.segment))
+      from trunq.queue q;
   end if;
 end $$;
 comment on function trunq._list_figures is
-  'Figures of the whole database by name: of a queue, and of what label says (a duty, a subscription, a schedule, a pipeline). p_sizes: also how large queues are, which asks for the size of each file.';
+  'Figures of the whole database by name: of a queue, and of what label says (a duty, a subscription, a schedule, a pipeline). p_sizes: also how large queues are, and how many segments stay that are older than the retention, which asks for the size of each file.';
 
 create or replace function trunq._seconds(p_interval interval) returns double precision
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select extract(epoch from p_interval)::double precision $$;
