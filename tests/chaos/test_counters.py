@@ -129,7 +129,9 @@ def test_counters_never_fall_whatever_is_killed(
             wait_until(lambda who=who: scraper.told(who, "trunq_answers_total", "success") >= count)
             wait_until(lambda who=who: scraper.told(who, "trunq_published_total", "orders") >= count)
 
-    wait_until(lambda: scraper.told("leader", "trunq_published_total", "orders") == 0 and scraper.scrape("web"))
+    wait_until(
+        lambda: scraper.told("leader", "trunq_published_total", "orders") == 0 and scraper.scrape("web")
+    )
     sampled = "select count(*) from trunq.sample where queue_id > 0"
     wait_until(lambda: connection.execute(sampled).fetchone() != (0,))
     for victim in ("worker", "leader", "runner", "web"):

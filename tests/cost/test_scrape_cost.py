@@ -125,8 +125,10 @@ def test_a_role_of_many_queues_and_a_scrape_of_them_read_each_once(database: psy
         made = count
         database.execute("truncate trunq.sample")
         database.execute(SAMPLES.encode())
-        database.execute("insert into trunq.sample (queue_id, subscription, at, segment, looked_at)"
-                         " select 0, '', max(at), trunq._sample_segment(max(at)), max(at) from trunq.sample")
+        database.execute(
+            "insert into trunq.sample (queue_id, subscription, at, segment, looked_at)"
+            " select 0, '', max(at), trunq._sample_segment(max(at)), max(at) from trunq.sample"
+        )
         scrape = pages(database, *SCRAPE, "select * from trunq.latest_samples()")
         database.execute("set role watcher")
         try:

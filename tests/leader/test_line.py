@@ -269,12 +269,11 @@ async def test_a_leader_whose_look_hangs_hands_over_to_another_who_goes_on(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Leader(queue.dsn, "first"), Leader(queue.dsn, "second", lease_time=1.0)
-    async with hanging(queue, monkeypatch) as in_the_way:
-        async with leading(first):
-            await async_wait_until(asks(queue, LOOKS))
-            async with leading(second):
-                first.stop()
-                await async_wait_until(lambda: second.term)
-                await goes_on(queue, second)
-                in_the_way.rollback()
-                await async_wait_until(lambda: second.performed.calls.get("sample"))
+    async with hanging(queue, monkeypatch) as in_the_way, leading(first):
+        await async_wait_until(asks(queue, LOOKS))
+        async with leading(second):
+            first.stop()
+            await async_wait_until(lambda: second.term)
+            await goes_on(queue, second)
+            in_the_way.rollback()
+            await async_wait_until(lambda: second.performed.calls.get("sample"))

@@ -249,7 +249,9 @@ def test_without_the_package_the_option_says_what_to_install(monkeypatch: pytest
     assert refused.value.hint == "pip install 'trunq[metrics]'"
 
 
-def test_a_segment_that_a_reader_needs_beyond_the_retention_is_held(connection: psycopg.Connection[Any]) -> None:
+def test_a_segment_that_a_reader_needs_beyond_the_retention_is_held(
+    connection: psycopg.Connection[Any],
+) -> None:
     work = Engine(connection, "work").create(retention="1 day")
     work.publish(3)
     held = "select value from trunq._list_figures(true) where figure = 'segments_held' and queue = 'work'"

@@ -31,7 +31,10 @@ GAUGES: Final = {
     "oldest_transaction_seconds": ((), "Age of the oldest transaction that keeps vacuum from its work"),
     "tick_age_seconds": (("queue",), "Since the newest tick"),
     "queue_bytes": (("queue",), "Size of the segments of a queue, looked up once a minute"),
-    "segments_held": (("queue",), "Segments older than the retention that are not empty, looked up once a minute"),
+    "segments_held": (
+        ("queue",),
+        "Segments older than the retention that are not empty, looked up once a minute",
+    ),
     "lost_messages": (("queue", "subscription"), "Messages that were lost, until accept_loss"),
     "lane_max_running": (("queue", "subscription"), "How many messages of each lane may run at a time"),
     "lane_rate": (("queue", "subscription"), "How many messages of each lane may run in a second"),

@@ -44,7 +44,7 @@ def test_each_message_that_succeeded_is_in_the_bucket_of_its_time(work: Engine) 
     work.publish(5, kinds=["a", "a", "a", "a", "b"])
     with work.clock(seconds(work, 1)):
         held = work.lease(5)
-        work.ack(held, held.ids[:3], took=[0.001, 0.3, 200_000])
+        work.ack(held, held.ids[:3], took=[0.001, 0.3, 200_000.0])
         work.answer("reject", held, held.ids[3:4])
         work.ack(held, held.ids[4:], took=[0.02])
     roll_up(work, 1)
@@ -66,7 +66,7 @@ def test_what_a_minute_brings_later_is_added_once_and_nothing_falls_with_age(
         work.ack(work.lease(2), took=[0.01, 0.01])
         held = work.lease()
     with late.clock(seconds(work, 1)):
-        late.ack(held, took=[7])
+        late.ack(held, took=[7.0])
     roll_up(work, 1)
     before = totals(work)[""]
     assert sum(before.took) == 2
@@ -78,7 +78,9 @@ def test_what_a_minute_brings_later_is_added_once_and_nothing_falls_with_age(
     assert after.took_sum == pytest.approx(7.02)
     # Minutes are folded into hours, receipts are gone, hours are deleted.
     work.ask("empty_queue")
-    work.run("select trunq._fold_minutes(q, trunq.clock() + interval '1 day') from trunq.queue q where q.queue_id = {id}")
+    work.run(
+        "select trunq._fold_minutes(q, trunq.clock() + interval '1 day') from trunq.queue q where q.queue_id = {id}"
+    )
     work.run("delete from trunq.statistic where queue_id = {id}")
     roll_up(work, 12)
     assert totals(work)[""] == after
@@ -105,7 +107,26 @@ def test_the_first_fifty_kinds_of_a_queue_have_a_total_and_the_others_one_togeth
     assert len(told) == 51
     assert {f"k{n}" for n in range(45)} <= set(told)
     assert sum(sum(row.waited) for row in told.values()) == 135
-    assert fetch(work.connection, "select count(*) from trunq.statistic_total where queue_id = %s", work.queue_id) == 51
+    assert (
+        fetch(
+            work.connection, "select count(*) from trunq.statistic_total where queue_id = %s", work.queue_id
+        )
+        == 51
+    )
+
+
+def test_totals_of_a_subscription_that_is_gone_are_not_told_and_go_with_its_statistics(work: Engine) -> None:
+    work.publish(1)
+    with work.clock(seconds(work, 1)):
+        work.drain()
+    roll_up(work, 1)
+    rows = "select count(*) from trunq.statistic_total where queue_id = {id}"
+    work.ask("unsubscribe", subscription="default")
+    work.run("select trunq._forget_totals({id})")
+    assert (totals(work), work.fetch(rows)) == ({}, 1)
+    work.run("delete from trunq.statistic where queue_id = {id}")
+    work.run("select trunq._forget_totals({id})")
+    assert work.fetch(rows) == 0
 
 
 def test_totals_go_with_their_queue(work: Engine) -> None:

@@ -79,6 +79,9 @@ begin
     update trunq.mark m set at = v_next where m.queue_id = v_queue.queue_id and m.subscription_id = 0 and m.duty = 'roll_up';
     perform trunq._fold_minutes(v_queue, date_trunc('hour', least(v_now - interval '2 days', v_next - 6 * c_minute)));
     delete from trunq.statistic s where s.queue_id = v_queue.queue_id and s.is_hour and s.at < v_now - interval '90 days';
+    if extract(minute from v_next) = 0 then
+      perform trunq._forget_totals(v_queue.queue_id);
+    end if;
   end if;
   return v_count;
 exception when lock_not_available then

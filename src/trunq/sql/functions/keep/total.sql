@@ -69,3 +69,13 @@ begin
   end loop;
 end $$;
 comment on function trunq._add_totals is 'Adds to the totals what a minute brought that it had not brought before (p_before, rows of _total_of).';
+
+create or replace function trunq._forget_totals(p_queue_id integer) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  -- One that comes again under its name within ninety days goes on counting.
+  delete from trunq.statistic_total t
+  where t.queue_id = p_queue_id
+    and not exists (select from trunq.subscription s where s.queue_id = t.queue_id and s.name = t.subscription)
+    and not exists (select from trunq.statistic s where s.queue_id = t.queue_id and s.subscription = t.subscription)
+$$;
+comment on function trunq._forget_totals is 'Deletes totals of subscriptions that are gone, as are their statistics.';

@@ -50,7 +50,7 @@ begin
     from (select s.* from trunq.pipeline_sample s order by s.fresh_at, s.pipeline_id limit 200) s
     join trunq.pipeline p on p.pipeline_id = s.pipeline_id
     cross join lateral (values
-      ('pipeline_lag_seconds', trunq._seconds(greatest(interval '0', v_now - s.fresh_at))), ('pipeline_runs', s.runs::double precision),
+      ('pipeline_lag_seconds', case when s.fresh_at is not null then trunq._seconds(greatest(interval '0', v_now - s.fresh_at)) end), ('pipeline_runs', s.runs::double precision),
       ('pipeline_quarantined_rows', s.quarantined), ('pipeline_failing', s.is_failing::integer),
       ('pipeline_paused', (p.paused_until > v_now is true)::integer),
       ('pipeline_last_rows_in', s.rows_in), ('pipeline_last_rows_out', s.rows_out)
