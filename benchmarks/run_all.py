@@ -25,6 +25,7 @@ RUNS = (
     ("drain.py", "--postgres", "18"),
     ("drain.py", "--postgres", "16"),
     ("tracing.py",),
+    ("watching.py",),
     ("publish.py", "--postgres", "18"),
     ("publish.py", "--postgres", "16"),
     ("wake.py", "--postgres", "18"),

@@ -1,5 +1,5 @@
-"""What tracing costs a worker: rates of one that empties a queue, without a Telemetry, with one of 1 % of the
-traces, with one of all, and by batches.
+"""What tracing costs a worker: rates of one that empties a queue, without a Telemetry, with one behind which
+there is no SDK, with one of 1 % of the traces, with one of all, and by batches.
 
 Handlers do nothing, messages carry the `traceparent` of another service, spans end at an exporter that
 forgets them, behind the SDK's own BatchSpanProcessor. The clock runs from the first handler call to the last
@@ -38,12 +38,13 @@ from trunq.worker import Worker
 OFF = "no Telemetry"
 ARMS: dict[str, tuple[float | None, bool]] = {
     OFF: (None, False),
+    "no SDK": (-1.0, False),
     "1 % of the traces": (0.01, False),
     "every trace": (1.0, False),
     "no Telemetry, batches of 100": (None, True),
     "every trace, batches of 100": (1.0, True),
 }
-"""What is sampled, and whether a handler takes batches."""
+"""What is sampled (below 0: OpenTelemetry's API alone), and whether a handler takes batches."""
 
 HEADER = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
 
@@ -129,6 +130,9 @@ def telemetry_of(sampled: float) -> object:
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
 
     from trunq.telemetry import Telemetry  # noqa: PLC0415
+
+    if sampled < 0:
+        return Telemetry()
 
     class Forgetful(SpanExporter):
         def export(self, spans: object) -> SpanExportResult:  # noqa: ARG002

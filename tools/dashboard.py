@@ -29,8 +29,7 @@ READER_LEGEND: Final = "{{queue}}/{{subscription}}"
 READY: Final = ',state="ready"'
 DEAD: Final = ',state="dead"'
 FAILURES: Final = ',outcome=~"failed|timed_out|rejected|lease_expired"'
-QUANTILES: Final = ',quantile=~"0.5|0.99"'
-KIND: Final = "queue, subscription, kind, quantile"
+KIND: Final = "queue, subscription, kind"
 
 
 def newest(name: str, by: str, labels: str) -> str:
@@ -41,6 +40,12 @@ def newest(name: str, by: str, labels: str) -> str:
 def rate(name: str, by: str, labels: str) -> str:
     """How fast a counter grows a second."""
     return f"max by ({by}) (rate(trunq_{name}_total{{{labels}}}[$__rate_interval]))"
+
+
+def quantiles(name: str) -> tuple[str, ...]:
+    """The median and 99 % of a histogram, of each kind."""
+    grown = f"max by ({KIND}, le) (rate(trunq_{name}_bucket{{{OF_READER}}}[$__rate_interval]))"
+    return tuple(f"histogram_quantile({at}, {grown})" for at in (0.5, 0.99))
 
 
 def of_reader(name: str, more: str = "") -> str:
@@ -174,15 +179,15 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "From publishing to the first lease",
             "Median and 99 % of the last minutes, of messages that succeeded.",
-            (newest("wait_seconds", KIND, OF_READER + QUANTILES),),
-            (f"{READER_LEGEND} {{{{kind}}}} {{{{quantile}}}}",),
+            quantiles("wait_seconds"),
+            tuple(f"{READER_LEGEND} {{{{kind}}}} {at}" for at in ("median", "99 %")),
             unit="s",
         ),
         Panel(
             "How long handlers run",
             "Median and 99 % of the last minutes, of messages that succeeded.",
-            (newest("handler_seconds", KIND, OF_READER + QUANTILES),),
-            (f"{READER_LEGEND} {{{{kind}}}} {{{{quantile}}}}",),
+            quantiles("handler_seconds"),
+            tuple(f"{READER_LEGEND} {{{{kind}}}} {at}" for at in ("median", "99 %")),
             unit="s",
         ),
         Panel("Dead", "", (of_reader("messages", DEAD),)),

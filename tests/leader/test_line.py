@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import psycopg
 import pytest
 
+from pooling import needs_pgbouncer, pooling
 from serving import PATIENCE, Queue
-from trunq.leader import Leader, election, line
+from trunq.embedded import Embedded
+from trunq.leader import Leader, duty, election, line
 from waiting import async_wait_until
 
 BLOCKED = (
@@ -81,7 +83,7 @@ async def test_a_statement_over_its_budget_is_cut_and_named_and_the_others_go_on
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(line, "_SLOW_BUDGET", 1.0)
+    monkeypatch.setitem(line._BUDGETS, duty.SLOW, 1.0)
     leader = Leader(queue.dsn)
     async with leading(leader):
         await async_wait_until(lambda: "duty forget_memos failed" in caplog.text)
@@ -186,3 +188,93 @@ async def test_when_duties_were_done_is_noted_in_a_row_for_each_duty_however_man
         assert asks(queue, warnings)().startswith("duty forget_memos was last done at ")
         in_the_way.rollback()
         await async_wait_until(asks(queue, f"select ({warnings}) is null"))
+
+
+LOOKS = BLOCKED.replace("trunq.memo", "trunq.sample")
+
+
+@asynccontextmanager
+async def hanging(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[psycopg.Connection[Any]]:
+    """A look waits for a lock that somebody holds, and nothing but its budget ends that."""
+    monkeypatch.setattr(line, "_LOOK_WAITS", "0")
+    queue.connection.execute("alter function trunq.sample set lock_timeout = '0'")
+    with psycopg.connect(queue.dsn) as in_the_way:
+        in_the_way.execute("lock table trunq.sample")
+        yield in_the_way
+
+
+async def goes_on(queue: Queue, leader: Leader) -> None:
+    """Delayed messages are promoted, leases reaped, segments looked at for rotation."""
+    queue.connection.execute("select trunq.publish('q', p_delay => '1 ms')")
+    await async_wait_until(lambda: queue.states() == {"ready": 1})
+    queue.connection.execute("select trunq.lease('q', 'default', 'gone', 1, '1 ms')")
+    await async_wait_until(lambda: queue.states() in ({"ready": 1}, {"delayed": 1}))
+    before = leader.performed.calls.get("fire", 0)
+    await async_wait_until(lambda: leader.performed.calls.get("rotate"))
+    await async_wait_until(lambda: leader.performed.calls.get("fire", 0) > before + 1)
+
+
+async def test_a_look_that_hangs_delays_neither_promotion_nor_reaping_nor_rotation(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Leader(queue.dsn, "looking", lease_time=1.0)
+    async with hanging(queue, monkeypatch) as in_the_way, leading(leader):
+        await async_wait_until(asks(queue, LOOKS))
+        await goes_on(queue, leader)
+        assert asks(queue, LOOKS)()
+        assert "sample" not in leader.performed.calls
+        # One each for the election and the lines.
+        mine = "select count(*) from pg_stat_activity where application_name = 'trunq leader looking'"
+        assert asks(queue, mine)() == 1 + len(duty.LINES) == 4
+        in_the_way.rollback()
+        await async_wait_until(lambda: leader.performed.calls.get("sample"))
+
+
+async def test_a_look_that_waits_for_a_lock_gives_up_and_is_named(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = Leader(queue.dsn)
+    with psycopg.connect(queue.dsn) as in_the_way:
+        in_the_way.execute("lock table trunq.sample")
+        async with leading(leader):
+            await async_wait_until(lambda: "duty sample failed" in caplog.text)
+            assert "duty sample failed: canceling statement due to lock timeout" in caplog.text
+            await goes_on(queue, leader)
+            in_the_way.rollback()
+            await async_wait_until(lambda: leader.performed.calls.get("sample"))
+
+
+@pytest.mark.parametrize(
+    "mode", [None, pytest.param("transaction", marks=needs_pgbouncer)], ids=["direct", "pooler"]
+)
+async def test_a_look_over_its_budget_is_cut_and_stepped_over(
+    mode: str | None,
+    queue: Queue,
+    server: Embedded,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Behind a pooler, where the server knows no budget, the leader cuts it."""
+    monkeypatch.setitem(line._BUDGETS, duty.LOOK, 1.0)
+    with nullcontext(queue.dsn) if mode is None else pooling(server, queue.dsn, mode) as dsn:
+        leader = Leader(dsn)
+        async with hanging(queue, monkeypatch) as in_the_way, leading(leader):
+            await async_wait_until(lambda: leader.performed.errors.get("sample"))
+            assert "duty sample failed" in caplog.text
+            await goes_on(queue, leader)
+            in_the_way.rollback()
+            await async_wait_until(lambda: leader.performed.calls.get("sample"))
+
+
+async def test_a_leader_whose_look_hangs_hands_over_to_another_who_goes_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Leader(queue.dsn, "first"), Leader(queue.dsn, "second", lease_time=1.0)
+    async with hanging(queue, monkeypatch) as in_the_way, leading(first):
+        await async_wait_until(asks(queue, LOOKS))
+        async with leading(second):
+            first.stop()
+            await async_wait_until(lambda: second.term)
+            await goes_on(queue, second)
+            in_the_way.rollback()
+            await async_wait_until(lambda: second.performed.calls.get("sample"))

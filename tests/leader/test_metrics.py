@@ -15,17 +15,18 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from calling import fetch
+from engine import Engine
 from trunq import Client
 from trunq.errors import InvalidArgument
 from trunq.leader import Leaders
-from trunq.metrics import Metrics
-from trunq.metrics.figure import GAUGES, MOST_KINDS, Known, families
-from trunq.record.operate import Statistic
+from trunq.metrics import Metrics, page_of
+from trunq.metrics.figure import GAUGES, Known, Total, families
 from waiting import async_wait_until
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 LABELS = [
-    *("database", "queue", "subscription", "state", "outcome", "kind", "quantile"),
+    *("database", "queue", "subscription", "state", "outcome", "kind", "le"),
     *("duty", "schedule", "pipeline"),
 ]
 
@@ -136,6 +137,7 @@ async def test_each_figure_is_told_and_what_is_told_is_so(
         assert found["trunq_lane_max_running"]["laned", "default"] == 3
         assert found["trunq_schedule_late_seconds"]["orders", "nightly"] == 0
         assert found["trunq_queue_bytes"]["orders",] > 0
+        assert found["trunq_segments_held"]["orders",] == 0
         assert found["trunq_pipeline_quarantined_rows"]["moving",] == 0
         assert found["trunq_up"][()] == found["trunq_leader_up"][()] == 1
         assert 0 <= found["trunq_sample_age_seconds"][()] < 60
@@ -201,19 +203,30 @@ async def test_health_and_metrics_may_have_one_port_and_open_metrics_is_spoken(
         assert next(each.name for each in open_metrics(answer.text)) == "trunq_up"
 
 
-def test_of_many_kinds_the_most_frequent_are_labels_and_the_rest_is_other() -> None:
+def test_histograms_are_cumulative_and_a_kind_called_other_is_added_to_the_others() -> None:
     rows = [
-        Statistic(None, "orders", "default", f"kind{n}", "success", 1000 - n, False, *[float(n)] * 8)
-        for n in range(MOST_KINDS + 20)
+        Total("orders", "default", kind, [1, 0, 2], [0, 3, 0], 5.5, 1.25, [0.5, 60.0])
+        for kind in ("", "placed", "other", "(others)", 'a "quoted"\nkind')
     ]
-    rows.append(Statistic(None, "orders", "default", "(others)", "success", 10_000, False, *[500.0] * 8))
     found = {each.name: each for each in families({"shop": Known([], rows, [])})}
-    kinds = {sample.labels["kind"] for sample in found["trunq_handler_seconds"].samples}
-    assert len(kinds) == MOST_KINDS + 1
-    (other,) = {
-        sample.value for sample in found["trunq_handler_seconds"].samples if sample.labels["kind"] == "other"
-    }
-    assert other == 500
+    handler = found["trunq_handler_seconds"]
+    assert handler.type == "histogram"
+    assert {sample.labels["kind"] for sample in handler.samples} == {"", "placed", "other", rows[-1].kind}
+
+    def told(kind: str) -> list[tuple[str, float]]:
+        of = [sample for sample in handler.samples if sample.labels["kind"] == kind]
+        return [
+            (sample.labels.get("le", sample.name.removeprefix("trunq_handler_seconds")), sample.value)
+            for sample in of
+        ]
+
+    assert told("placed") == [("0.5", 1), ("60", 1), ("+Inf", 3), ("_count", 3), ("_sum", 5.5)]
+    assert told("other") == [("0.5", 2), ("60", 2), ("+Inf", 6), ("_count", 6), ("_sum", 11.0)]
+    _, text = page_of("shop", Known([], rows, []))
+    (parsed,) = [
+        each for each in text_string_to_metric_families(text.decode()) if each.name == "trunq_handler_seconds"
+    ]
+    assert {sample.labels["kind"] for sample in parsed.samples} == {"", "placed", "other", rows[-1].kind}
 
 
 def test_figures_of_the_database_are_known_by_name(
@@ -234,3 +247,19 @@ def test_without_the_package_the_option_says_what_to_install(monkeypatch: pytest
     with pytest.raises(InvalidArgument, match="metrics need prometheus_client") as refused:
         Metrics(dict)
     assert refused.value.hint == "pip install 'trunq[metrics]'"
+
+
+def test_a_segment_that_a_reader_needs_beyond_the_retention_is_held(
+    connection: psycopg.Connection[Any],
+) -> None:
+    work = Engine(connection, "work").create(retention="1 day")
+    work.publish(3)
+    held = "select value from trunq._list_figures(true) where figure = 'segments_held' and queue = 'work'"
+    assert fetch(connection, held) == 0
+    work.rotate("3 days")
+    with work.clock("3 days"):
+        assert fetch(connection, held) == 1
+        work.drain()
+    work.rotate("4 days")
+    with work.clock("4 days"):
+        assert fetch(connection, held) == 0

@@ -15,7 +15,9 @@ from trunq.wire.call import Call
 LIST: Final = Call("list_duties", {}, Duty._fields)
 
 QUICK: Final = "quick"
-LINES: Final = (QUICK, "slow")
+SLOW: Final = "slow"
+LOOK: Final = "look"
+LINES: Final = (QUICK, SLOW, LOOK)
 """The lines of duties (line.py)."""
 
 FIRE: Final = "fire"

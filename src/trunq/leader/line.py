@@ -1,7 +1,8 @@
 """The lines of a leader: duties that take turns on a connection of their own.
 
-The duties of the quick line never wait for one of the slow line (the rows of duty.py say which is in which),
-and one that takes too long is cut: the others go on. Both lines pause while another process leads.
+The duties of a line never wait for one of another (the rows of duty.py say which is in which): messages wait
+for the quick line, disk space and lists for the slow one, and figures for the looks. A duty that takes too long
+is cut: the others go on. All lines pause while another process leads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trunq.connection._async.execute import execute
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import AsyncHurry, first_line
 from trunq.connection.outage import Outage, Said
-from trunq.leader.duty import FIRE, QUICK, call, pause
+from trunq.leader.duty import FIRE, LOOK, QUICK, SLOW, call, pause
 from trunq.leader.schedule import Schedules
 from trunq.record import Duty
 from trunq.wire.call import Call
@@ -28,14 +29,15 @@ from trunq.wire.call import Call
 log = logging.getLogger("trunq.leader")
 
 _QUEUES: Final = Call("list_queues", {}, ("queue", "span"))
-_BUDGET: Final = 20.0
-_SLOW_BUDGET: Final = 60.0
-"""Seconds that one statement of the quick line, and of the slow line, may take."""
+_BUDGETS: Final = {QUICK: 20.0, SLOW: 60.0, LOOK: 20.0}
+"""Seconds that one statement of each line may take."""
+_LOOK_WAITS: Final = "1s"
+"""For a lock, at most, a look: the next one comes in five seconds."""
 _LATER: Final = 1.2
 """Behind a pooler the server knows no budget: we cut a statement ourselves, after so many budgets."""
 _WARNINGS: Final = Call("list_warnings", {}, ("queue", "warning", "hint"))
 _WARN_EVERY: Final = 60.0
-_LOOK: Final = 1.0
+_NO_QUEUE: Final = 1.0
 """Where there is no queue yet, look for one so often (seconds)."""
 _MOST_IN_A_ROW: Final = 50
 """A duty that always has more to do lets the others go on after this number of calls."""
@@ -47,14 +49,14 @@ Due = dict[tuple[Duty, str | None], float]
 """When each duty is due, by `monotonic`."""
 
 
-def settings(budget: float) -> dict[str, str]:
+def settings(budget: float, lock_timeout: str = "0") -> dict[str, str]:
     """Of the leader's own connections: those of the role may be meant for others. Duties wait for locks as
-    long as each of them says.
+    long as each of them says, and where one says nothing, `lock_timeout`.
     """
     return {
         "search_path": "pg_catalog",
         "statement_timeout": f"{budget:g}s",
-        "lock_timeout": "0",
+        "lock_timeout": lock_timeout,
         "idle_in_transaction_session_timeout": "60s",
     }
 
@@ -78,8 +80,9 @@ class Line:
 
     def __init__(self, dsn: str, leader: str, line: str, performed: Performed, outage: Outage | None) -> None:
         self.line = line
-        self._budget = _BUDGET if line == QUICK else _SLOW_BUDGET
-        self._link = AsyncLink(dsn, f"trunq leader {leader}", settings(self._budget), outage=outage)
+        self._budget = _BUDGETS[line]
+        bounds = settings(self._budget, _LOOK_WAITS if line == LOOK else "0")
+        self._link = AsyncLink(dsn, f"trunq leader {leader}", bounds, outage=outage)
         self._performed = performed
         self._schedules = Schedules(self._link)
         self._duties: tuple[Duty, ...] = ()
@@ -170,7 +173,7 @@ class Line:
             # In a new term everything is due, and in the same one that begins again.
             if self._term != term or self._due is not due or self._is_stopped:
                 return
-        if self.line != QUICK:
+        if self.line == SLOW:
             await self._warn()
 
     async def _perform_one(self, duty: Duty, queue: str | None, due: Due) -> None:
@@ -232,7 +235,7 @@ class Line:
         self._warned = {warning for _, warning, _ in rows}
 
     def _rest(self) -> float:
-        return max(0.0, min(self._due.values(), default=monotonic() + _LOOK) - monotonic())
+        return max(0.0, min(self._due.values(), default=monotonic() + _NO_QUEUE) - monotonic())
 
 
 async def _list_queues(connection: AsyncConnection[Any]) -> dict[str, float]:

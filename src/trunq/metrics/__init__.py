@@ -1,6 +1,6 @@
 """What the database knows of its queues, as Prometheus and OpenMetrics read it.
 
-One process of a database serves them (`trunq leader --metrics 9090`), never each worker: they are figures of
+One process of a database serves them (`trunq leader --metrics 9090`, or `trunq web`), never each worker: they are figures of
 the database, and would be summed as often as they are scraped. Counters are kept there, and no restart resets
 one.
 
@@ -16,12 +16,15 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+import psycopg
+from psycopg import AsyncConnection
+
 from trunq.client._async import AsyncClient
 from trunq.connection._async.execute import execute
 from trunq.connection.backoff import first_line
 from trunq.connection.outage import Said
 from trunq.errors import InvalidArgument
-from trunq.metrics.figure import FIGURE, Known, families
+from trunq.metrics.figure import FIGURE, OF_SIZES, Known, Total, families
 from trunq.wire.call import Call
 
 log = logging.getLogger("trunq.metrics")
@@ -47,13 +50,7 @@ class Metrics:
     """
 
     def __init__(self, databases: Callable[[], Mapping[str, str]]) -> None:
-        try:
-            from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # only where asked for
-        except ModuleNotFoundError as error:
-            raise InvalidArgument(
-                "metrics need prometheus_client, which is not installed", "pip install 'trunq[metrics]'"
-            ) from error
-        self._choose: Any = choose_encoder
+        self._choose = _chooser()
         self._databases = databases
         self._clients: dict[str, AsyncClient] = {}
         self._kept: dict[str, _Kept] = {}
@@ -98,7 +95,7 @@ class Metrics:
             self._kept.pop(dsn, None)
             return None
         if has_sizes and kept is not None:
-            sizes = [each for each in kept.known.figures if each[0] == "queue_bytes"]
+            sizes = [each for each in kept.known.figures if each[0] in OF_SIZES]
             known = known._replace(figures=[*known.figures, *sizes])
         sizes_at = kept.sizes_at if has_sizes and kept is not None else monotonic()
         self._kept[dsn] = _Kept(known, monotonic(), sizes_at)
@@ -107,10 +104,38 @@ class Metrics:
 
 async def _ask(client: AsyncClient, *, sizes: bool) -> Known:
     async with client.transaction() as connection:
-        samples = await client.latest_samples(connection=connection)
-        statistics = await client.statistics(last="6 minutes", connection=connection)
-        figures = await execute(connection, Call("_list_figures", {"sizes": str(sizes)}, FIGURE))
-    return Known(samples, statistics, figures)
+        return await look(client, connection, sizes=sizes)
+
+
+async def look(client: AsyncClient, connection: AsyncConnection[Any], *, sizes: bool) -> Known:
+    """Read the figures of a database. A role that does not own trunq sees samples of the queues that it may
+    read, and no others.
+    """
+    samples = await client.latest_samples(connection=connection)
+    try:
+        async with connection.transaction():
+            totals = await execute(connection, Call("_list_totals", {}, Total._fields))
+            figures = await execute(connection, Call("_list_figures", {"sizes": str(sizes)}, FIGURE))
+    except psycopg.errors.InsufficientPrivilege:
+        return Known(samples, [], [])
+    return Known(samples, [Total._make(row) for row in totals], figures)
+
+
+def page_of(database: str, known: Known | None, accept: str = "") -> tuple[str, bytes]:
+    """The type of the text and the text, of one database. Raises InvalidArgument without prometheus_client."""
+    encode, type = _chooser()(accept)
+    return type, encode(_Registry(families({database: known})))
+
+
+def _chooser() -> Any:
+    """What finds the encoder that suits who asks."""
+    try:
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # only where asked for
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            "metrics need prometheus_client, which is not installed", "pip install 'trunq[metrics]'"
+        ) from error
+    return choose_encoder
 
 
 class _Registry:

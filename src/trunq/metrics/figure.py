@@ -4,12 +4,12 @@ labels.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trunq.record.operate import LatestSample, Statistic
+from trunq.record.operate import LatestSample
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 FIGURE: Final = ("figure", "queue", "label", "value")
 """The columns of `trunq._list_figures`."""
 
-MOST_KINDS: Final = 50
-"""Of a subscription: those with most messages. The others are one, `other`."""
 OTHER: Final = "other"
+"""The kinds of a queue beyond its first fifty, which the database counts together."""
+_OTHERS: Final = "(others)"
+
+OF_SIZES: Final = ("queue_bytes", "segments_held")
+"""Those that ask for the size of each file, and so once a minute."""
 
 GAUGES: Final = {
     "leader_up": ((), "Whether somebody performs the duties"),
@@ -28,6 +31,10 @@ GAUGES: Final = {
     "oldest_transaction_seconds": ((), "Age of the oldest transaction that keeps vacuum from its work"),
     "tick_age_seconds": (("queue",), "Since the newest tick"),
     "queue_bytes": (("queue",), "Size of the segments of a queue, looked up once a minute"),
+    "segments_held": (
+        ("queue",),
+        "Segments older than the retention that are not empty, looked up once a minute",
+    ),
     "lost_messages": (("queue", "subscription"), "Messages that were lost, until accept_loss"),
     "lane_max_running": (("queue", "subscription"), "How many messages of each lane may run at a time"),
     "lane_rate": (("queue", "subscription"), "How many messages of each lane may run in a second"),
@@ -53,10 +60,9 @@ _OF_SAMPLES: Final = {
     "workers": ("workers", "Workers that hold a lease, or held one within a minute"),
     "paused": ("paused", "Whether it is paused"),
 }
-_QUANTILES: Final = {"0.5": "median", "0.9": "p90", "0.99": "p99"}
 _TIMES: Final = {
-    "wait_seconds": ("waited", "From publishing to the first lease, of the last minutes"),
-    "handler_seconds": ("took", "How long handlers ran that succeeded, of the last minutes"),
+    "wait_seconds": ("waited", "From publishing to the first lease, of messages that succeeded"),
+    "handler_seconds": ("took", "How long handlers ran that succeeded"),
 }
 
 
@@ -64,16 +70,32 @@ _COUNTERS: Final = ("published", "answers", "pipeline_runs")
 
 
 def names() -> set[str]:
-    """The name of every figure that may be told, as Prometheus calls it."""
-    gauges = {"up", "messages", *GAUGES, *(name for name, _ in _OF_SAMPLES.values()), *_TIMES}
-    return {f"trunq_{name}" for name in gauges} | {f"trunq_{name}_total" for name in _COUNTERS}
+    """The name of every figure that may be told, as Prometheus calls it; of a histogram, that of its buckets."""
+    gauges = {"up", "messages", *GAUGES, *(name for name, _ in _OF_SAMPLES.values())}
+    counters, histograms = {f"{name}_total" for name in _COUNTERS}, {f"{name}_bucket" for name in _TIMES}
+    return {f"trunq_{name}" for name in gauges | counters | histograms}
+
+
+class Total(NamedTuple):
+    """A row of `trunq._list_totals`: how many messages ran and waited up to each of `bounds` (seconds), and
+    beyond.
+    """
+
+    queue: str
+    subscription: str
+    kind: str
+    took: list[int]
+    waited: list[int]
+    took_sum: float
+    waited_sum: float
+    bounds: list[float]
 
 
 class Known(NamedTuple):
     """What was read of a database."""
 
     samples: Sequence[LatestSample]
-    statistics: Sequence[Statistic]
+    totals: Sequence[Total]
     figures: Sequence[tuple[Any, ...]]
 
 
@@ -84,7 +106,11 @@ def _known(figures: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 def families(databases: Mapping[str, Known | None]) -> list[Metric]:
     """All figures of databases, by what these are called; None: it is away."""
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.metrics_core import (  # noqa: PLC0415
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
 
     made: dict[str, Any] = {}
 
@@ -103,8 +129,10 @@ def families(databases: Mapping[str, Known | None]) -> list[Metric]:
         for name, text, labels, value in _of_samples(known.samples):
             kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
             add(kind, name, text, one | labels, value)
-        for name, text, labels, value in _of_statistics(known.statistics):
-            add(GaugeMetricFamily, name, text, one | labels, value)
+        for name, text, labels, buckets, total in _of_totals(known.totals):
+            if name not in made:
+                made[name] = HistogramMetricFamily(f"trunq_{name}", text, labels=[*one, *labels])
+            made[name].add_metric([database, *labels.values()], buckets, total)
         for figure, queue, label, value in _known(known.figures):
             if figure == "pipeline_runs":
                 text = "Runs that have ended"
@@ -139,24 +167,22 @@ def _of_samples(samples: Iterable[LatestSample]) -> Iterator[Figure]:
             yield name, text, reader, value
 
 
-def _of_statistics(statistics: Iterable[Statistic]) -> Iterator[Figure]:
-    by_reader: dict[tuple[str, str], list[Statistic]] = defaultdict(list)
-    for each in statistics:
-        if each.outcome == "success":
-            by_reader[each.queue, each.subscription].append(each)
-    for (queue, subscription), rows in by_reader.items():
-        ranked = sorted(rows, key=lambda row: (row.kind == "(others)", -row.messages))
-        kinds: dict[str, list[Statistic]] = defaultdict(list)
-        for place, row in enumerate(ranked):
-            is_other = place >= MOST_KINDS or row.kind == "(others)"
-            kinds[OTHER if is_other else row.kind or ""].append(row)
-        for kind, of in kinds.items():
-            labels = {"queue": queue, "subscription": subscription, "kind": kind}
-            for name, (prefix, text) in _TIMES.items():
-                for quantile, suffix in _QUANTILES.items():
-                    # Of several kinds the largest.
-                    found = [value for row in of if (value := getattr(row, f"{prefix}_{suffix}")) is not None]
-                    yield name, text, labels | {"quantile": quantile}, max(found, default=None)
+Histogram = tuple[str, str, dict[str, str], list[tuple[str, float]], float]
+
+
+def _of_totals(totals: Iterable[Total]) -> Iterator[Histogram]:
+    # A kind of the user's may be called other, too.
+    by_labels: dict[tuple[str, str, str], list[Total]] = {}
+    for each in totals:
+        kind = OTHER if each.kind == _OTHERS else each.kind
+        by_labels.setdefault((each.queue, each.subscription, kind), []).append(each)
+    for (queue, subscription, kind), of in by_labels.items():
+        labels = {"queue": queue, "subscription": subscription, "kind": kind}
+        bounds = [*(f"{bound:g}" for bound in of[0].bounds), "+Inf"]
+        for name, (column, text) in _TIMES.items():
+            counts = [sum(each) for each in zip(*(getattr(row, column) for row in of), strict=True)]
+            buckets = [(bound, float(count)) for bound, count in zip(bounds, accumulate(counts), strict=True)]
+            yield name, text, labels, buckets, sum(getattr(row, f"{column}_sum") for row in of)
 
 
 def _number(value: Any) -> float:

@@ -22,9 +22,9 @@ from trunq import settings
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, TrunqError
-from trunq.web import act
+from trunq.web import act, metric
 from trunq.web.database import CONNECTIONS, Database
-from trunq.web.guard import COOKIE, Entry, Guard, Who, root_of, ticket
+from trunq.web.guard import COOKIE, METRICS, Entry, Guard, Who, root_of, ticket
 from trunq.web.page import HERE, HIDEABLE, Desk, environment
 from trunq.web.pages import PAGES
 
@@ -114,6 +114,7 @@ def _routes(desk: Desk, entry: Entry) -> list[BaseRoute]:
         route("/do/{verb}", act.do, "POST"),
         Route("/sign-in", sign_in, methods=["GET", "POST"]),
         Route("/sign-out", _sign_out, methods=["POST"]),
+        route(METRICS, metric.show),
         Route("/healthz", _live),
         Route("/readyz", ready),
         Mount("/static", StaticFiles(directory=HERE / "static")),

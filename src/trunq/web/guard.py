@@ -20,6 +20,7 @@ from trunq.errors import InvalidArgument
 ROLE = Literal["viewer", "operator"]
 COOKIE: Final = "trunq"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+METRICS: Final = "/metrics"
 _OPEN: Final = ("/healthz", "/readyz", "/sign-in")
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
@@ -191,6 +192,10 @@ class Guard:
         return name in self._entry.hosts
 
     def _ask_in(self, request: Request) -> Response:
+        if path_of(request) == METRICS:
+            # Prometheus fills in no form.
+            why = "Say who you are: Authorization: Bearer, and the token of a viewer."
+            return PlainTextResponse(why, 401, {"WWW-Authenticate": "Bearer"})
         if not (self._entry.token or self._entry.viewer_token):
             return PlainTextResponse("Nobody says who you are, so this dashboard shows you nothing.", 401)
         if request.headers.get("hx-request"):

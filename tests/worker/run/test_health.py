@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import psycopg
 import pytest
 
+from browsing import serve
 from serving import Queue, running
 from trunq.client.message import Message
 from trunq.embedded import Embedded
 from trunq.errors import InvalidArgument
 from trunq.leader import Leaders
+from trunq.pipeline.runner import Runner
+from trunq.web import app
 from waiting import async_wait_until
 
 
@@ -80,6 +84,54 @@ async def test_an_outage_of_the_database_makes_a_worker_not_ready_and_leaves_it_
             f"alter database {queue.connection.info.dbname} with allow_connections true".encode()
         )
         await async_wait_until(lambda: _is(port, (200, "ok")))
+
+
+@asynccontextmanager
+async def serving(process: str, dsn: str, port: int) -> AsyncIterator[int]:
+    """A process of some sort that answers probes; its port."""
+    at = f"127.0.0.1:{port}"
+    if process == "web":
+        with serve(app(dsn)) as address:
+            yield int(address.rpartition(":")[2])
+    elif process == "runner":
+        runner = Runner(dsn)
+        runner.lead, runner.health = False, at
+        async with running(runner):
+            yield port
+    else:
+
+        async def find() -> list[str]:
+            return [dsn]
+
+        leaders = Leaders(find, "one", lease_time=1.0, health=at)
+        leading = asyncio.create_task(leaders.run_async())
+        try:
+            yield port
+        finally:
+            leaders.stop()
+            await leading
+
+
+@pytest.mark.parametrize("process", ["leader", "runner", "web"])
+async def test_others_are_alive_and_not_ready_while_the_database_is_away_and_then_ready_again(
+    process: str, queue: Queue, port: int, away: Callable[[], None]
+) -> None:
+    queue.connection.execute("select trunq.create_queue('pipelines')")
+    async with serving(process, queue.dsn, port) as at:
+
+        async def says(status: int) -> bool:
+            with suppress(httpx.TransportError):
+                return (await ask(at, "/readyz"))[0] == status
+            return False
+
+        await async_wait_until(lambda: says(200))
+        away()
+        await async_wait_until(lambda: says(503))
+        assert (await ask(at, "/healthz"))[0] == 200
+        back = f"alter database {queue.connection.info.dbname} with allow_connections true"
+        queue.connection.execute(back.encode())
+        await async_wait_until(lambda: says(200))
+        assert (await ask(at, "/healthz"))[0] == 200
 
 
 async def test_a_worker_that_drains_is_alive_and_no_longer_ready_and_then_gone(

@@ -282,7 +282,7 @@ async def test_a_worker_opens_no_more_connections_than_it_says(
     assert len(seen) == len(ids)
     assert max(seen) <= 10
     worker.max_connections = 7
-    with pytest.raises(ValueError, match="at least 8 connections, not 7"):
+    with pytest.raises(ValueError, match="at least 9 connections, not 7"):
         await worker.run_async()
 
 

@@ -130,6 +130,7 @@ def web(
     It listens on this machine alone; elsewhere only with a way to sign in, and TLS is for a proxy in front of
     it. It takes four connections at most, whoever looks, each read-only but for a change that somebody makes;
     a look ends after 3 seconds. GET /healthz answers while it runs, and /readyz while the database does.
+    GET /metrics has figures for Prometheus, for whom the token of a viewer is enough.
     """
     log_to_stderr(log_level, log_format, is_verbose=verbose)
     try:

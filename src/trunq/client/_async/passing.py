@@ -1163,7 +1163,8 @@ class AsyncPassing(AsyncAccess):
         """What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every:
         how often; again_from: the number done from which on it is called again at once; times_a_span: at
         least so often in each span of the queue; again_after: how soon when it returned None, because
-        somebody was in the way; line: those of the quick line never wait for one of the slow line.
+        somebody was in the way; line: those of one line never wait for one of another (quick: what messages
+        wait for; slow: what disk space and lists wait for; look: what figures wait for).
         """
         return await self._records(connection, Duty, "list_duties")
 
@@ -2774,7 +2775,7 @@ class AsyncPassing(AsyncAccess):
 
     async def sample(self, *, connection: AsyncGiven | None = None) -> int | None:
         """Writes what each subscription is like, into `sample`: of queues in which something happened, and of
-        a dozen others, those first that were not looked at for longest.
+        a dozen others, those first that were not looked at for longest; and what twenty pipelines are like.
 
         The leader does so every 5 seconds; called again within 4, it does nothing.
 

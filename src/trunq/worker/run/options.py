@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from trunq.errors import InvalidArgument
+from trunq.leader.duty import LINES
 from trunq.leader.rank import Ranks
 from trunq.worker.handler import Registry
 
 if TYPE_CHECKING:
     from trunq.telemetry import Telemetry
 
-_OF_LEADER: Final = 3
-"""Connections of a leader: for its election, and for each of its two lines of duties."""
+_OF_LEADER: Final = 1 + len(LINES)
+"""Connections of a leader: for its election, and for each of its lines of duties."""
 
 UnknownKinds = Literal["wait", "reject"]
 
@@ -51,7 +52,7 @@ class Options:
 def connections(options: Options, registry: Registry) -> tuple[int, int]:
     """How many connections a worker opens at most, and how many of them each pool of transactions has.
 
-    Leases, answers, the bell and what ranks have one each, the leader three. Async handlers in a transaction
+    Leases, answers, the bell and what ranks have one each, the leader four. Async handlers in a transaction
     have a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function
     with a connection.
     """

@@ -79,6 +79,9 @@ begin
     update trunq.mark m set at = v_next where m.queue_id = v_queue.queue_id and m.subscription_id = 0 and m.duty = 'roll_up';
     perform trunq._fold_minutes(v_queue, date_trunc('hour', least(v_now - interval '2 days', v_next - 6 * c_minute)));
     delete from trunq.statistic s where s.queue_id = v_queue.queue_id and s.is_hour and s.at < v_now - interval '90 days';
+    if extract(minute from v_next) = 0 then
+      perform trunq._forget_totals(v_queue.queue_id);
+    end if;
   end if;
   return v_count;
 exception when lock_not_available then
@@ -97,6 +100,7 @@ set trunq.plan = brin as $$
 declare
   v_total bigint;
   v_share double precision;
+  v_before jsonb;
 begin
   execute format($q$
     select coalesce(sum(r.size), 0) from trunq_data.%I r where r.finished_at >= $1 and r.finished_at < $1 + interval '1 minute' and r.outcome <> 'b'
@@ -106,6 +110,7 @@ begin
     return;
   end if;
   v_share := case when v_total > trunq._limit('counted_messages') then trunq._limit('sampled_messages')::double precision / v_total end;
+  v_before := (select jsonb_agg(to_jsonb(b)) from trunq._total_of(p_queue.queue_id, p_minute) b);
   delete from trunq.statistic s where s.queue_id = p_queue.queue_id and not s.is_hour and s.at = p_minute;
   execute format($q$
     insert into trunq.statistic (queue_id, at, subscription, kind, outcome, count, is_sampled, took_sum, waited_sum, took, waited)
@@ -151,8 +156,9 @@ begin
       case when s.kind is null then w.n else round(w.n * s.up_to) - round(w.n * s.since) end, $3 is not null, s.took_sum, s.waited_sum, s.took, s.waited
     from whole w left join share s on s.name = w.name and s.outcome = w.outcome
   $q$, p_queue.receipt_table, p_queue.lease_table, p_queue.log_table) using p_queue.queue_id, p_minute, v_share;
+  perform trunq._add_totals(p_queue.queue_id, p_minute, v_before);
 end $$;
-comment on function trunq._roll_up is 'Computes the statistics of one minute, unless they know as much already.';
+comment on function trunq._roll_up is 'Computes the statistics of one minute, unless they know as much already, and adds what is new to the totals.';
 
 create or replace function trunq._fold_minutes(p_queue trunq.queue, p_before timestamptz) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$

@@ -66,14 +66,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     -- A segment is old for one span in each round of the ring: called once a span, rotation would miss some.
     ('rotate', true, '30 seconds', 1, 4, interval '1 second', 'slow'),     -- segments that nobody needs are emptied
     ('fire', false, '1 second', 1, null, null, 'quick'),                   -- schedules publish what is due
-    ('sample', false, '5 seconds', null, null, null, 'quick'),             -- what each subscription is like is written down
+    ('sample', false, '5 seconds', null, null, null, 'look'),              -- what each subscription is like is written down
     ('remind', false, '10 seconds', 100, null, null, 'slow'),              -- what waits unread is announced again, where a queue asks for it
     ('forget_audit', false, '1 hour', 1000, null, null, 'slow'),           -- what people did long ago is deleted
     ('forget_memos', false, '60 seconds', 1000, null, null, 'slow')        -- memos whose time is over are deleted
   ) d(duty, per_queue, every, again_from, times_a_span, again_after, line)
 $$;
 comment on function trunq.list_duties is
-  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way; line: those of the quick line never wait for one of the slow line.';
+  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way; line: those of one line never wait for one of another (quick: what messages wait for; slow: what disk space and lists wait for; look: what figures wait for).';
 
 create or replace function trunq.perform_duty(p_duty text, p_queue text default null)
 returns table (duty text, queue text, done bigint, error text)
@@ -183,11 +183,11 @@ Locks: never more than those of one duty.';
 
 create or replace function trunq._each_duty() returns table (duty text, queue text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  -- Those of the quick line of all queues first: they wait for no slow one of the call.
+  -- Those of the quick line of all queues first: they wait for no other of the call. Then looks, which are bounded.
   select d.duty, q.name
   from trunq.list_duties() with ordinality d(duty, per_queue, every, again_from, times_a_span, again_after, line, place)
   left join trunq.queue q on d.per_queue
-  where q.name is not null or not d.per_queue order by d.line, q.name, d.place
+  where q.name is not null or not d.per_queue order by array_position('{quick,look,slow}', d.line), q.name, d.place
 $$;
 comment on function trunq._each_duty is 'Every duty of every queue, those of the quick line first.';
 

@@ -1,9 +1,10 @@
 -- Figures of the whole database for /metrics, beside those that the samples have. Whoever serves them asks every few seconds, so nothing here reads
--- messages: what is read grows with the number of queues, schedules and pipelines alone, and of schedules and pipelines 200 are told.
+-- messages, runs or rows in quarantine: of pipelines it reads what the duty sample wrote down (pipeline/sampled.sql). What is read grows with the number
+-- of queues alone; of schedules and pipelines 200 are told, and of lanes 10,000 are counted.
 
 create or replace function trunq._list_figures(p_sizes boolean default false)
 returns table (figure text, queue text, label text, value double precision)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_now timestamptz := trunq.clock();
@@ -28,22 +29,31 @@ begin
   return query
     select f.figure, q.name, s.name, f.value
     from trunq.lane_policy p join trunq.subscription s on s.subscription_id = p.subscription_id join trunq.queue q on q.queue_id = s.queue_id
+    cross join lateral (
+      select count(*) filter (where num_nonnulls(l.max_running, l.rate) > 0) as limited, count(*) filter (where l.paused_until > v_now) as paused
+      from (select l.* from trunq.lane l where l.subscription_id = s.subscription_id limit 10000) l) n
     cross join lateral (values
       ('lane_max_running', p.max_running::double precision), ('lane_rate', p.rate),
-      ('lanes_limited', (select count(*) from trunq.lane l where l.subscription_id = s.subscription_id and num_nonnulls(l.max_running, l.rate) > 0)::double precision),
-      ('lanes_paused', (select count(*) from trunq.lane l where l.subscription_id = s.subscription_id and l.paused_until > v_now)::double precision)
+      ('lanes_limited', n.limited::double precision), ('lanes_paused', n.paused::double precision)
     ) f(figure, value) where f.value is not null;
   return query
-    select 'schedule_late_seconds', s.queue, s.schedule, case when s.paused then 0 else greatest(0, trunq._seconds(v_now - s.next_due)) end
-    from trunq.list_schedules() s where s.next_due is not null order by s.paused, s.next_due limit 200;
+    select 'schedule_late_seconds', q.name, s.name, case when s.is_paused then 0 else greatest(0, trunq._seconds(v_now - s.next_due)) end
+    from (
+      (select s.*, false as is_paused from trunq.schedule s
+      where s.next_due is not null and s.paused_until > v_now is not true order by s.next_due limit 200)
+      union all
+      (select s.*, true from trunq.schedule s where s.next_due is not null and s.paused_until > v_now order by s.next_due limit 200)
+      limit 200) s
+    join trunq.queue q on q.queue_id = s.queue_id;
   return query
-    select f.figure, null::text, p.pipeline, f.value
-    from (select * from trunq.list_pipelines() l order by l.age desc nulls last, l.pipeline limit 200) p
-    left join lateral (select r.* from trunq.list_runs(p.pipeline, p_limit => 5) r where r.ended_at is not null limit 1) r on true
+    select f.figure, null::text, p.name, f.value
+    from (select s.* from trunq.pipeline_sample s order by s.fresh_at, s.pipeline_id limit 200) s
+    join trunq.pipeline p on p.pipeline_id = s.pipeline_id
     cross join lateral (values
-      ('pipeline_lag_seconds', trunq._seconds(p.age)), ('pipeline_runs', p.runs), ('pipeline_quarantined_rows', p.quarantined),
-      ('pipeline_failing', (p.error is not null)::integer), ('pipeline_paused', p.paused::integer),
-      ('pipeline_last_rows_in', r.rows_in), ('pipeline_last_rows_out', r.rows_out)
+      ('pipeline_lag_seconds', case when s.fresh_at is not null then trunq._seconds(greatest(interval '0', v_now - s.fresh_at)) end), ('pipeline_runs', s.runs::double precision),
+      ('pipeline_quarantined_rows', s.quarantined), ('pipeline_failing', s.is_failing::integer),
+      ('pipeline_paused', (p.paused_until > v_now is true)::integer),
+      ('pipeline_last_rows_in', s.rows_in), ('pipeline_last_rows_out', s.rows_out)
     ) f(figure, value) where f.value is not null;
   if p_sizes then
     return query
@@ -51,11 +61,25 @@ begin
         select sum(pg_total_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(q, t, n)))))::double precision
         from unnest('{log,lease,receipt}'::text[]) t cross join generate_series(0, q.segments - 1) n)
       from trunq.queue q;
+    return query
+      select 'segments_held', q.name, null::text, (
+        select count(*)::double precision from trunq._old_segments(q) o where o.is_old and trunq._has_rows(q, 'log', o.segment))
+      from trunq.queue q;
   end if;
 end $$;
 comment on function trunq._list_figures is
-  'Figures of the whole database by name: of a queue, and of what label says (a duty, a subscription, a schedule, a pipeline). p_sizes: also how large queues are, which asks for the size of each file.';
+  'Figures of the whole database by name: of a queue, and of what label says (a duty, a subscription, a schedule, a pipeline). p_sizes: also how large queues are, and how many segments stay that are older than the retention, which asks for the size of each file.';
 
 create or replace function trunq._seconds(p_interval interval) returns double precision
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select extract(epoch from p_interval)::double precision $$;
 comment on function trunq._seconds is 'An interval in seconds.';
+
+create or replace function trunq._list_totals()
+returns table (queue text, subscription text, kind text, took bigint[], waited bigint[], took_sum double precision, waited_sum double precision, bounds double precision[])
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select q.name, t.subscription, t.kind, t.took, t.waited, t.took_sum, t.waited_sum, trunq._total_bounds()
+  from trunq.statistic_total t join trunq.queue q on q.queue_id = t.queue_id
+  where exists (select from trunq.subscription s where s.queue_id = t.queue_id and s.name = t.subscription)
+  order by q.name, t.subscription, t.kind
+$$;
+comment on function trunq._list_totals is 'How long messages that succeeded ran and waited, in buckets: of each queue, subscription and kind, since the statistics began.';

@@ -20,14 +20,18 @@ begin
     v_id := (trunq._find_queue(p_queue)).queue_id;
   end if;
   return query
+    with newest as (
+      select n.* from trunq._newest_samples(v_last) n where v_id is null
+      union all
+      select n.* from trunq._newest_samples_of(v_id, v_last) n where v_id is not null)
     select q.name, s.subscription, n.looked_at, n.mode, n.published, n.ready, n.leased, n.delayed, n.dead, n.parked, n.workers, n.done_last_minute,
       v_now - n.oldest_ready_at, v_now - n.oldest_dead_at, n.pending, v_now - n.pending_since, n.answered, n.answers,
       n.estimated, n.paused, n.paused_until, n.lost_at
-    from trunq._newest_samples(v_last) n
+    from newest n
     join trunq.queue q on q.queue_id = n.queue_id
     cross join lateral (select nullif(n.subscription, '') as subscription) s
-    where (v_id is null or n.queue_id = v_id) and (s.subscription is null or exists (
-      select from trunq.subscription u where u.queue_id = n.queue_id and split_part(u.name, '#', 1) = s.subscription))
+    where s.subscription is null or exists (
+      select from trunq.subscription u where u.queue_id = n.queue_id and split_part(u.name, '#', 1) = s.subscription)
     order by q.name, s.subscription nulls first;
 end $$;
 comment on function trunq.latest_samples is

@@ -79,6 +79,7 @@ begin
       insert into trunq.sample select r.* from unnest(v_rows) r;
     end if;
   end loop;
+  perform trunq._sample_pipelines(v_now);
   insert into trunq.sample (queue_id, subscription, at, segment, looked_at, bytes)
   values (0, '', v_now, trunq._sample_segment(v_now), v_now, trunq._measure(v_now));
   -- Last of all: a segment that is emptied is locked until the transaction ends.
@@ -87,7 +88,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.sample is
-  'Writes what each subscription is like, into trunq.sample: of queues in which something happened, and of a dozen others, those first that were not looked at for longest. The leader does so every 5 seconds; called again within 4, it does nothing.
+  'Writes what each subscription is like, into trunq.sample: of queues in which something happened, and of a dozen others, those first that were not looked at for longest; and what twenty pipelines are like. The leader does so every 5 seconds; called again within 4, it does nothing.
 Returns: how many queues it looked at; null when another is doing it.
 Raises: TQ007.
 Locks: a lock of its own; for a moment those of a look at one queue.';
@@ -137,6 +138,19 @@ language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index
   order by s.queue_id, s.subscription, s.at desc
 $$;
 comment on function trunq._newest_samples is 'The newest sample of each queue and subscription at the time of the last call of the duty.';
+
+create or replace function trunq._newest_samples_of(p_queue_id integer, p_last timestamptz) returns setof trunq.sample
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  -- One by one: whoever asks for each of a thousand queues must not read the rows of all of them each time.
+  select n.* from (
+    select '' union select split_part(u.name, '#', 1) from trunq.subscription u where u.queue_id = p_queue_id) r(name)
+  cross join lateral (
+    select s.* from trunq.sample s
+    where s.queue_id = p_queue_id and s.subscription = r.name and s.at > p_last - interval '3 minutes' and s.at <= p_last
+      and s.segment = any (array[trunq._sample_segment(p_last - interval '3 minutes'), trunq._sample_segment(p_last)])
+    order by s.at desc limit 1) n
+$$;
+comment on function trunq._newest_samples_of is '_newest_samples, of one queue.';
 
 create or replace function trunq._last_sample(p_queue_id integer, p_subscription text, p_now timestamptz) returns trunq.sample
 language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$

@@ -1,5 +1,8 @@
 -- What workers say of themselves, every ten seconds: who they are, and what each slot handles. Rows are inserted and never changed; the newest of
 -- a worker is the worker. One that says nothing for thirty seconds and had no last word is lost; it stays visible for an hour.
+--
+-- Who there was is read by a walk from worker to worker over an index, and of each the newest row: as many steps as there were workers, however often
+-- each of them spoke.
 
 create or replace function trunq._report(
   p_worker text, p_queues text[], p_subscription text, p_host text, p_pid integer, p_seconds double precision, p_version text, p_slots integer,
@@ -31,8 +34,9 @@ begin
       where jsonb_typeof(h.value->'seconds') is distinct from 'number' or (h.value->>'seconds')::numeric not between -1e9 and 1e9) then
     perform trunq._fail('TQ005', 'what a worker handles is a list of objects with a number of seconds each');
   end if;
-  insert into trunq.worker_report (queue_id, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling, ahead)
-  select q.queue_id, p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
+  insert into trunq.worker_report (queue_id, process, subscription, worker, host, pid, at, segment, began_at, version, slots, last_word, handling, ahead)
+  select q.queue_id, md5(md5(p_subscription) || md5(left(p_worker, 1000)) || md5(left(p_host, 253)) || p_pid)::uuid,
+    p_subscription, left(p_worker, 1000), left(p_host, 253), p_pid, v_now, trunq._report_segment(v_now),
     v_now - p_seconds * interval '1 second', left(p_version, 100), p_slots, p_last_word, p_handling, trunq._ahead(p_clock)
   from trunq.queue q where q.name = p_queue;
 end $$;
@@ -50,6 +54,29 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._report_segment is 'The segment of what a worker says: six of half an hour.';
 
+create or replace function trunq._newest_reports(p_queue_id integer, p_now timestamptz) returns setof trunq.worker_report
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_segments smallint[] := array(select trunq._report_segment(p_now - k * interval '30 minutes') from generate_series(0, 2) k);
+  v_first integer := coalesce(p_queue_id, 0);
+  v_last integer := coalesce(p_queue_id, 2147483647);
+begin
+  return query
+    with recursive walk as (
+      (select r.queue_id, r.process from trunq.worker_report r
+      where r.queue_id >= v_first and r.queue_id <= v_last and r.segment = any (v_segments) order by r.queue_id, r.process limit 1)
+      union all
+      select n.queue_id, n.process from walk w cross join lateral (
+        select r.queue_id, r.process from trunq.worker_report r
+        where (r.queue_id, r.process) > (w.queue_id, w.process) and r.queue_id <= v_last and r.segment = any (v_segments)
+        order by r.queue_id, r.process limit 1) n)
+    select n.* from walk w cross join lateral (
+      select r.* from trunq.worker_report r
+      where r.queue_id = w.queue_id and r.process = w.process and r.at > p_now - interval '1 hour' and r.at <= p_now and r.segment = any (v_segments)
+      order by r.at desc limit 1) n;
+end $$;
+comment on function trunq._newest_reports is 'What each worker process said last within an hour, of one queue or of all (null).';
+
 create or replace function trunq.list_reports(p_queue text default null)
 returns table (
   worker text, queue text, subscription text, state text, host text, pid integer, version text, slots integer, began_at timestamptz, seen_at timestamptz,
@@ -59,9 +86,10 @@ language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as
 #variable_conflict use_column
 declare
   v_now timestamptz := trunq.clock();
+  v_id integer;
 begin
   if p_queue is not null then
-    perform trunq._find_queue(p_queue);
+    v_id := (trunq._find_queue(p_queue)).queue_id;
   end if;
   return query
     select n.worker, n.name, n.subscription,
@@ -69,12 +97,7 @@ begin
       -- What it handles has gone on since; of one that is gone, what it handled at the end.
       (select coalesce(jsonb_agg(jsonb_build_object('id', h.value->'id', 'kind', h.value->'kind', 'since', n.at - (h.value->>'seconds')::double precision * interval '1 second')
         order by (h.value->>'seconds')::double precision desc), '[]') from jsonb_array_elements(n.handling) h)
-    from (
-      select distinct on (q.name, r.subscription, r.worker, r.host, r.pid) q.name, r.*
-      from trunq.worker_report r join trunq.queue q on q.queue_id = r.queue_id
-      where r.at > v_now - interval '1 hour' and r.at <= v_now and (p_queue is null or q.name = p_queue)
-        and r.segment = any (array(select trunq._report_segment(v_now - k * interval '30 minutes') from generate_series(0, 2) k))
-      order by q.name, r.subscription, r.worker, r.host, r.pid, r.at desc) n
+    from (select q.name, r.* from trunq._newest_reports(v_id, v_now) r join trunq.queue q on q.queue_id = r.queue_id) n
     order by n.name, n.subscription, n.worker, n.at;
 end $$;
 comment on function trunq.list_reports is

@@ -1,0 +1,154 @@
+"""What watching costs those who work: messages published and leased a second while the duties of figures run.
+
+One process publishes in transactions of 100, another leases 100 and answers them, for some seconds. Beside
+them, on connections of their own: nobody; the duty `sample` every five seconds, as the leader's line of looks
+performs it, with 500 other queues; ten workers that say every ten seconds what they handle; /metrics
+scraped by two every five seconds; all three. A loop sleeps in between, as those do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.synchronize import Event
+
+import psycopg
+
+from _bench import (
+    QUEUE,
+    Options,
+    Table,
+    a_second,
+    connect,
+    in_turn,
+    main,
+    median_ratio,
+    new_database,
+    server,
+    settle,
+)
+from trunq.metrics import Metrics
+
+NOBODY = "nobody"
+ARMS: dict[str, tuple[str, ...]] = {
+    NOBODY: (),
+    "samples": ("sample",),
+    "reports of ten workers": ("report",),
+    "scrapes by two": ("scrape",),
+    "all of them": ("sample", "report", "scrape"),
+}
+
+PUBLISH = (
+    f"insert into trunq_log.{QUEUE} (kind, payload) select 'email', to_jsonb(repeat('x', 200))"
+    " from generate_series(1, 100)"
+)
+WORK = f"""
+with held as materialized (select * from trunq_queue.{QUEUE}_lease('default', 'w', 100))
+select coalesce(sum(done), 0) from (
+  select trunq_queue.{QUEUE}_ack('default', h.lease_id, h.token, array_agg(h.id)) as done
+  from held h group by h.lease_id, h.token) d
+"""
+REPORT = """
+select trunq._report('w' || n, array[%s], 'default', 'shop', n, 60, '1', 10,
+  '[{"id": 1, "kind": "email", "seconds": 1, "queue": "q"}]') from generate_series(1, 10) n
+"""
+
+
+def measure(options: Options) -> Iterator[Table]:
+    """The table of one version of Postgres."""
+    length, others = options.size(20, 4), options.size(500, 20)
+    with server(options, max_locks_per_transaction=512) as running:
+        dsn = new_database(running)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for n in range(others):
+                connection.execute("select trunq.create_queue(%s)", (f"other_{n}",))
+        figures = in_turn(
+            {name: partial(rate, dsn, length, watchers) for name, watchers in ARMS.items()},
+            rounds=options.rounds(quick=2),
+        )
+    table = Table(
+        f"watching, Postgres {options.postgres}",
+        f"Messages of 200 bytes published, leased and answered for {length} s beside {others:,} other queues;"
+        f" median of {len(figures[NOBODY])} rounds in turn.",
+        ["who watches", "messages/s", "share of the rate of nobody"],
+    )
+    for name, rates in figures.items():
+        table.add(name, a_second(statistics.median(rates)), f"{median_ratio(figures, name, NOBODY):.3f}")
+    yield table
+
+
+def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
+    """Messages a second of one round: published and answered, half of the sum."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("select trunq.empty_queue(%s)", (QUEUE,))
+    settle(dsn)
+    context = multiprocessing.get_context("spawn")
+    begin, end = context.Event(), context.Event()
+    counts = context.Queue()
+    work: list[Callable[..., None]] = [publish, lease]
+    processes = [context.Process(target=each, args=(dsn, begin, end, counts)) for each in work]
+    processes += [context.Process(target=watch, args=(dsn, name, end)) for name in watchers]
+    for process in processes:
+        process.start()
+    begun = time.perf_counter()
+    begin.set()
+    time.sleep(length)
+    end.set()
+    done = [counts.get(), counts.get()]
+    took = time.perf_counter() - begun
+    for process in processes:
+        process.join()
+    return sum(done) / 2 / took
+
+
+def publish(dsn: str, begin: Event, end: Event, counts: multiprocessing.Queue[int]) -> None:
+    """Publish until the end."""
+    with connect(dsn) as connection:
+        begin.wait()
+        done = 0
+        while not end.is_set():
+            connection.execute(PUBLISH)
+            done += 100
+    counts.put(done)
+
+
+def lease(dsn: str, begin: Event, end: Event, counts: multiprocessing.Queue[int]) -> None:
+    """Lease and answer until the end."""
+    with connect(dsn) as connection:
+        begin.wait()
+        done = 0
+        while not end.is_set():
+            row = connection.execute(WORK).fetchone()
+            done += int(row[0]) if row else 0
+    counts.put(done)
+
+
+def watch(dsn: str, what: str, end: Event) -> None:
+    """Until the end, what somebody does who watches."""
+    if what == "scrape":
+        asyncio.run(scrape(dsn, end))
+        return
+    with connect(dsn) as connection:
+        while not end.is_set():
+            if what == "sample":
+                connection.execute("select trunq.perform_duty('sample')")
+            else:
+                connection.execute(REPORT, (QUEUE,))
+            end.wait(5 if what == "sample" else 10)
+
+
+async def scrape(dsn: str, end: Event) -> None:
+    """Two who scrape."""
+    async with Metrics(lambda: {"one": dsn}) as one, Metrics(lambda: {"two": dsn}) as two:
+        while not end.is_set():
+            await one.page()
+            await two.page()
+            await asyncio.to_thread(end.wait, 5)
+
+
+if __name__ == "__main__":
+    main(__doc__, measure)
