@@ -45,6 +45,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "backfill_pipeline": (OWNER, {"pipeline": "there", "range": Jsonb({})}),
     "begin_move": (WORKS, {**BATCH, "token": 1}),
     "cancel": (ADMIN, {"ids": [1]}),
+    "carry_sweep": (ADMIN, {"sweep_id": 1}),
     "cancel_pipeline": (OWNER, {"pipeline": "there"}),
     "capture": (OWNER, {"table": "public.anything"}),
     "clock": (EVERYBODY, {}),
@@ -101,6 +102,8 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_captures": (OWNER, {}),
     "list_columns": (EVERYBODY, {}),
     "list_dead": (LOOKS, {}),
+    "list_dead_groups": (LOOKS, {}),
+    "list_sweeps": (LOOKS, {}),
     "list_duties": (EVERYBODY, {}),
     "list_fates": (WORKS, {"subscription": "default", "ids": [1]}),
     "list_deletions": (ADMIN, {}),
@@ -195,6 +198,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "revoke_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
     "roll_up": (OWNER, {}),
     "rotate": (OWNER, {}),
+    "run_schedule": (OWNER, {"schedule": "there"}),
     "run_pipeline": (OWNER, {"pipeline": "there"}),
     "sample": (OWNER, {}),
     "sampled_at": (OWNER, {}),
@@ -216,6 +220,9 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "show_resumed": (WORKS, {"id": 1}),
     "skip_pipeline": (OWNER, {"pipeline": "there"}),
     "snapshot": (EVERYBODY, {}),
+    "start_sweep": (ADMIN, {"act": "requeue"}),
+    "stop_sweep": (ADMIN, {"sweep_id": 1}),
+    "sweep": (OWNER, {}),
     "start_mover": (WORKS, {"subscription": "stream", "worker": "w", "definition": Jsonb({})}),
     "statistics": (LOOKS, {}),
     "status": (LOOKS | WORKS, {}),
@@ -243,6 +250,7 @@ def make_shop(connection: Connection) -> Connection:
         publish(connection, queue, 3)
     connection.execute("create table anything (id bigint primary key)")
     ask(connection, "create_schedule", queue="mine", schedule="there", every=timedelta(hours=1))
+    ask(connection, "start_sweep", queue="mine", act="purge")
     return connection
 
 

@@ -146,6 +146,12 @@ begin
     perform trunq._fail('42501', format('the role does not reach "%s" for queue "%s"', coalesce(p_function, ''), p_queue),
       'trunq.grant_role grants roles; select * from trunq.list_roles() shows who has which');
   end if;
+  if p_door in ('read', 'administer') and p_function in ('list_messages', 'start_sweep') and exists (
+      select from generate_series(1, cardinality(p_arguments), 2) n where p_arguments[n] in ('p_payload', 'p_headers') and p_arguments[n + 1] is not null) then
+    -- A filter tells, bit by bit, what it looks at.
+    perform trunq._fail('42501', format('the role sees no payloads and headers of queue "%s", so it cannot look for some', p_queue),
+      format('select trunq.grant_role(%L, ''reader'', ..., p_payload => true)', p_queue));
+  end if;
   select 'p_queue' = any (p.proargnames), p.prorettype = 'void'::regtype into strict v_asks_queue, v_is_void
   from pg_proc p where p.pronamespace = 'trunq'::regnamespace and p.proname = p_function;
   if not v_asks_queue then

@@ -40,7 +40,7 @@ begin
     coalesce(nullif(current_setting('role'), 'none'), session_user), coalesce(v_subscription_id, 0), case when p_act = 'cancel' then v_before else 0 end, v_now
   from trunq._actor() a
   returning sweep_id into v_id;
-  perform trunq._audit('start_sweep', p_queue, v_filter || jsonb_build_object('sweep', v_id, 'act', p_act, 'subscription', p_subscription, 'counted', p_counted));
+  perform trunq._audit('start_sweep', p_queue, trunq._told_filter(v_filter) || jsonb_build_object('sweep', v_id, 'act', p_act, 'subscription', p_subscription, 'counted', p_counted));
   return v_id;
 end $$;
 comment on function trunq.start_sweep is
@@ -111,7 +111,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = i
 begin
   perform trunq._check_limit(p_limit);
   return query
-    select s.sweep_id, s.queue, s.act, s.subscription, s.filter, s.counted, s.state, s.looked, s.done, s.kept, s.who, s.started_at, s.carried_at,
+    select s.sweep_id, s.queue, s.act, s.subscription, trunq._told_filter(s.filter), s.counted, s.state, s.looked, s.done, s.kept, s.who, s.started_at, s.carried_at,
       s.ended_at, o.who, s.error
     from trunq.sweep s left join trunq.sweep_stop o on o.sweep_id = s.sweep_id
     where (p_queue is null or s.queue = p_queue) and (p_before is null or s.sweep_id < p_before)
@@ -157,6 +157,13 @@ begin
   return v_sweep;
 end $$;
 comment on function trunq._find_sweep is 'A sweep of a queue, or TQ005.';
+
+create or replace function trunq._told_filter(p_filter jsonb) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- Not every reader may see payloads.
+  select coalesce(jsonb_object_agg(f.key, case when f.key in ('payload', 'headers') then '"(given)"' else f.value end), '{}') from jsonb_each(p_filter) f
+$$;
+comment on function trunq._told_filter is 'The filter of a sweep as it is told.';
 
 create or replace function trunq._may_administer(p_role text, p_queue text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -235,7 +242,7 @@ begin
     v_ids := v_ids[:greatest(v.counted - v.done - v.kept, 0)];
   end if;
   v_count := case when v.act = 'requeue' then trunq._requeue(p_queue, v_ids) else trunq._purge(p_queue.queue_id, v_ids) end;
-  perform trunq._audit(v.act, v.queue, v.filter || jsonb_build_object('sweep', v.sweep_id, 'subscription', v.subscription), v_count);
+  perform trunq._audit(v.act, v.queue, trunq._told_filter(v.filter) || jsonb_build_object('sweep', v.sweep_id, 'subscription', v.subscription), v_count);
   v.done := v.done + v_count;
   v.kept := v.kept + cardinality(v_ids) - v_count;
   v.looked := v.looked + v_found.looked;
