@@ -53,6 +53,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "convert_queue": (OWNER, {"lanes": "key"}),
     "copy_position": (WORKS | ADMIN, {"subscription": "stream", "like": "stream"}),
     "count_dead": (LOOKS, {}),
+    "count_messages": (LOOKS, {}),
     "count_quarantine": (OWNER, {"pipeline": "there"}),
     "create_archive": (OWNER, {}),
     "create_group": (OWNER, {"group": "g"}),

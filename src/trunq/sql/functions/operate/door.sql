@@ -24,7 +24,7 @@ language sql immutable as $$
     ('{read_payload,read,administer,work}'::text[],
      '{status,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id}'::text[]),
     ('{read_payload,read,administer}',
-     '{list_messages,show_message,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
+     '{list_messages,count_messages,show_message,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),
     ('{administer}',
      '{pause_queue,resume_queue,pause_subscription,resume_subscription,subscribe,set_publishing,set_reminders,close_queue,open_queue,cancel,delete,
@@ -146,7 +146,7 @@ begin
     perform trunq._fail('42501', format('the role does not reach "%s" for queue "%s"', coalesce(p_function, ''), p_queue),
       'trunq.grant_role grants roles; select * from trunq.list_roles() shows who has which');
   end if;
-  if p_door in ('read', 'administer') and p_function in ('list_messages', 'start_sweep') and exists (
+  if p_door in ('read', 'administer') and p_function in ('list_messages', 'count_messages', 'start_sweep') and exists (
       select from generate_series(1, cardinality(p_arguments), 2) n where p_arguments[n] in ('p_payload', 'p_headers') and p_arguments[n + 1] is not null) then
     -- A filter tells, bit by bit, what it looks at.
     perform trunq._fail('42501', format('the role sees no payloads and headers of queue "%s", so it cannot look for some', p_queue),
