@@ -31,7 +31,19 @@ COMMANDS = [
     *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy", "rankings")),
     *(
         ["schedule", verb]
-        for verb in ("run", "create", "list", "show", "preview", "pause", "resume", "runs", "sync", "fill", "delete")
+        for verb in (
+            "run",
+            "create",
+            "list",
+            "show",
+            "preview",
+            "pause",
+            "resume",
+            "runs",
+            "sync",
+            "fill",
+            "delete",
+        )
     ),
     *(
         ["pipeline", verb]

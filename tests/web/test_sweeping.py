@@ -15,11 +15,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.testclient import TestClient
+from test_act import asked, do, words
 
 from browsing import OURS, browse, serve
 from calling import call, new_names
 from engine import Engine
-from test_act import asked, do, words
 from trunq.web import app
 from waiting import wait_until
 
@@ -82,7 +82,9 @@ def test_a_purge_of_many_wants_the_name_and_a_sweep_is_stopped(work: Engine, pag
     assert work.ask("count_dead") == MANY
 
 
-def test_a_group_of_several_queues_is_requeued_in_each(connection: psycopg.Connection[Any], database: str) -> None:
+def test_a_group_of_several_queues_is_requeued_in_each(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
     queues = [Engine(connection, f"shop_{n}").create() for n in range(3)]
     for queue in queues:
         bury(queue, 4)
@@ -99,8 +101,12 @@ def test_a_group_of_several_queues_is_requeued_in_each(connection: psycopg.Conne
 
 
 def test_all_that_match_are_cancelled_and_none_that_came_later(work: Engine, page: TestClient) -> None:
-    work.run("insert into {log} (kind, payload) select 'spam', '{{\"to\": \"acme\"}}' from generate_series(1, 300)")
-    work.run("insert into {log} (kind, payload) select 'spam', '{{\"to\": \"b\"}}' from generate_series(1, 20)")
+    work.run(
+        "insert into {log} (kind, payload) select 'spam', '{{\"to\": \"acme\"}}' from generate_series(1, 300)"
+    )
+    work.run(
+        "insert into {log} (kind, payload) select 'spam', '{{\"to\": \"b\"}}' from generate_series(1, 20)"
+    )
     given = {"queue": work.queue, "subscription": "default", "state": "ready", "payload": '{"to": "acme"}'}
     question, fields = asked(page, "cancel", **given)
     assert f"Cancel 300 ready messages of {work.queue}/default with payload?" in question
@@ -112,7 +118,7 @@ def test_all_that_match_are_cancelled_and_none_that_came_later(work: Engine, pag
 
 
 def test_a_walk_says_how_far_it_looked_and_goes_on(work: Engine, page: TestClient) -> None:
-    work.run("insert into {log} (payload) values ('{{\"n\": \"rare\"}}')")
+    work.run('insert into {log} (payload) values (\'{{"n": "rare"}}\')')
     work.run("insert into {log} (payload) select '{{\"n\": 1}}' from generate_series(1, 21000)")
     url = f"/queues/{work.queue}/messages?payload=%7B%22n%22%3A+%22rare%22%7D"
     first = page.get(url).text
@@ -163,7 +169,9 @@ def test_a_process_that_is_killed_in_the_middle_leaves_it_to_the_leader(
     other = open_session(autocommit=False)
     other.execute("select from trunq.dead d join trunq.queue q using (queue_id) where q.name = %s"
                   " order by d.dead_id desc limit 1 for update of d", [work.queue])  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-c", PROCESS, shared_database], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROCESS, shared_database], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         address = f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -202,7 +210,11 @@ def browser() -> Iterator[Browser]:
 @browser_needed
 @pytest.mark.parametrize("look", [("light", 1280), ("dark", 390)], ids=["light", "dark-phone"])
 def test_groups_sweeps_and_schedules_in_a_browser(
-    connection: psycopg.Connection[Any], database: str, browser: Browser, look: tuple[Any, int], tmp_path: Path
+    connection: psycopg.Connection[Any],
+    database: str,
+    browser: Browser,
+    look: tuple[Any, int],
+    tmp_path: Path,
 ) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     queues = [Engine(connection, name).create() for name in ("orders", "mail")]
@@ -213,7 +225,9 @@ def test_groups_sweeps_and_schedules_in_a_browser(
     running = queues[0].ask("start_sweep", act="purge", key="nobody", counted=7)
     call(connection, "create_schedule", schedule="nightly", queue="mail", every="1 hour", payload={"n": 1})
     scheme, width = look
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 844}, reduced_motion="reduce")
+    context = browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 844}, reduced_motion="reduce"
+    )
     context.set_default_timeout(MILLISECONDS)
     page, said = context.new_page(), list[str]()
     page.on("console", lambda message: said.append(message.text))

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from psycopg import AsyncConnection
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from trunq.client._async import AsyncClient
 from trunq.errors import InvalidArgument
-from trunq.web.guard import root_of
 from trunq.web import sweeping
 from trunq.web.call import Call, Question, messages
-from trunq.web.page import HIDDEN, Desk, Given, asking, moment, text, whole
+from trunq.web.guard import root_of
+from trunq.web.page import HIDDEN, Desk, asking, moment, text, whole
 from trunq.web.pages.dead import COUNTED, filter_of
-from trunq.word import Start, SweepAct
+from trunq.word import Start
 
 TYPED_FROM: Final = 1_000
 """From so many messages on, a purge wants the name of the queue typed."""

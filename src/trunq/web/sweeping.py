@@ -50,10 +50,18 @@ async def ask_cancel(call: Call) -> Question:
     """How many messages in one state would be cancelled."""
     queue, wanted = call.need("queue"), wanted_of(call.given, call.hidden)
     subscription, state = call.need("subscription"), call.need("state")
-    newest = await call.client.list_messages(queue, subscription, limit=1, brief=True, connection=call.connection)
+    newest = await call.client.list_messages(
+        queue, subscription, limit=1, brief=True, connection=call.connection
+    )
     before, until = newest[0].id + 1 if newest else 1, await now(call)
     n = await call.client.count_messages(
-        queue, subscription, state, COUNTED_TO, before, connection=call.connection, **wanted  # type: ignore[arg-type]
+        queue,
+        subscription,
+        state,
+        COUNTED_TO,
+        before,
+        connection=call.connection,
+        **wanted,  # type: ignore[arg-type]
     )
     said = f" with {', '.join(wanted)}" if wanted else ""
     some = how_many(n if n < COUNTED_TO else n + 1, f"{state} ")
@@ -62,7 +70,14 @@ async def ask_cancel(call: Call) -> Question:
         f"Cancel {some} of {queue}/{subscription}{said}? They will not run; of those that run, the workers are told."
         f" What was published after this count stays. {GOES_ON}",
         f"Cancel {some}",
-        {**given, "queue": queue, "subscription": subscription, "state": state, "act": "cancel", "before": before}
+        {
+            **given,
+            "queue": queue,
+            "subscription": subscription,
+            "state": state,
+            "act": "cancel",
+            "before": before,
+        }
         | {"until": until.isoformat(), "count": n if n < COUNTED_TO else COUNTED_TO + 1},
         is_possible=n > 0,
     )

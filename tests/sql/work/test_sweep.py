@@ -57,9 +57,7 @@ def test_all_that_matched_are_requeued_in_parts_and_nothing_that_died_since(work
     work.answer("reject", again, errors=["boom"] * 10)
     row = carry(work, sweep)
     assert (row.state, row.done, row.kept, row.counted) == ("finished", PART + 500, 0, PART + 500)
-    assert sorted(row.id for row in work.call("list_dead", limit=100)) == sorted(
-        [*other, *late, *again.ids]
-    )
+    assert sorted(row.id for row in work.call("list_dead", limit=100)) == sorted([*other, *late, *again.ids])
     assert sorted(work.drain()) == sorted({*ids} - {*again.ids})
     assert work.ask("carry_sweep", sweep_id=sweep) is False
 
@@ -157,7 +155,9 @@ def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
     work.publish(5, kinds=["spam"])
     work.publish(2, kinds=["ham"])
     before = max(work.listed(state="ready")) + 1
-    sweep = work.ask("start_sweep", act="cancel", subscription="default", state="ready", kind="spam", before=before)
+    sweep = work.ask(
+        "start_sweep", act="cancel", subscription="default", state="ready", kind="spam", before=before
+    )
     work.publish(1, kinds=["spam"])
     row = carry(work, sweep)
     assert (row.state, row.done, row.kept) == ("finished", 5, 0)

@@ -100,7 +100,9 @@ def list_dead(
     shown = (
         found if json or csv else [with_age(row, "died_at") | {"error": _last_error(row)} for row in found]
     )
-    nothing = f"Queue {queue} has no {'such ' if choice.is_given or reason or fingerprint else ''}dead messages."
+    nothing = (
+        f"Queue {queue} has no {'such ' if choice.is_given or reason or fingerprint else ''}dead messages."
+    )
     write_rows(shown, COLUMNS, json, nothing, csv)
 
 
@@ -169,7 +171,9 @@ def requeue(
 
     Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay dead.
     """
-    given = _choose(ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "requeue")
+    given = _choose(
+        ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "requeue"
+    )
     with client(database) as trunq:
         count = _take(trunq, queue, given, "requeue", yes)
     _tell("requeued", queue, count, json)
@@ -199,7 +203,9 @@ def purge(
 
     Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay.
     """
-    given = _choose(ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "purge")
+    given = _choose(
+        ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "purge"
+    )
     with client(database) as trunq:
         count = _take(trunq, queue, given, "purge", yes)
     _tell("purged", queue, count, json)
@@ -274,7 +280,9 @@ def _choose(
     return {"subscription": subscription, "ids": ids or None, **named, **asdict(choice)}
 
 
-def _take(trunq: Client, queue: str, given: dict[str, Any], act: Literal["requeue", "purge"], yes: bool) -> int:
+def _take(
+    trunq: Client, queue: str, given: dict[str, Any], act: Literal["requeue", "purge"], yes: bool
+) -> int:
     """Requeue or purge what is chosen, in parts; returns how many."""
     # Only what is dead by now: messages die meanwhile, those requeued among them.
     newest = trunq.list_dead(queue, given["subscription"], limit=1, brief=True)

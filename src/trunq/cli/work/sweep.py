@@ -65,7 +65,11 @@ def stop(
     if json:
         write_json({"sweep_id": sweep_id, "stopped": did})
     else:
-        say(f"Sweep {{sweep_id}} of {{queue}} {'stops' if did else 'had ended'}.", sweep_id=sweep_id, queue=queue)
+        say(
+            f"Sweep {{sweep_id}} of {{queue}} {'stops' if did else 'had ended'}.",
+            sweep_id=sweep_id,
+            queue=queue,
+        )
 
 
 def sweep_all(trunq: Client, queue: str, act: SweepAct, given: dict[str, Any]) -> Sweep:

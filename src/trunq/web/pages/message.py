@@ -54,7 +54,6 @@ class Filter:
         known |= dict.fromkeys(hidden & {*known})
         return cls(**known, before=whole(given, "before"))
 
-
     @property
     def is_walk(self) -> bool:
         """Whether messages are looked through one by one."""

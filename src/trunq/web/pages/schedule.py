@@ -109,7 +109,10 @@ async def show(desk: Desk, request: Request) -> Response:
         sections=[
             Section("Schedule", Panel(mine, listed.why, listed.age), COLUMNS[1:], "", acts=_acts),
             Section(
-                "Next five", await panel(("due", name), preview), (Column("due_at", "moment"),), "None is due."
+                "Next five",
+                await panel(("due", name), preview),
+                (Column("due_at", "moment"),),
+                "None is due.",
             ),
             Section(
                 "Runs",
