@@ -1,4 +1,4 @@
-"""What a look at dead messages, and a part of a sweep, read does not grow with what is dead or how many queues there are."""
+"""What a look at the dead, and a part of a sweep, read does not grow with how many there are, or queues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from trunq.subscription s, generate_series(1, %s) n where s.queue_id = {id}"""
 
 QUEUES = """
 with made as (
-  insert into trunq.queue (name, span) select 'many_' || n, '12 hours' from generate_series(1, 1000) n returning queue_id),
+  insert into trunq.queue (name, span) select 'many_' || n, '12 hours' from generate_series(1, 1000) n
+  returning queue_id),
 read as (
   insert into trunq.subscription (queue_id, name, mode, start)
   select queue_id, 'default', 'shared', pg_current_snapshot() from made returning queue_id, subscription_id)
 insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, errors)
-select queue_id, subscription_id, n, 'rejected', trunq.clock(), trunq.clock(), 1, '[{{"error": "boom"}}]' from read, generate_series(1, 5) n"""
+select queue_id, subscription_id, n, 'rejected', trunq.clock(), trunq.clock(), 1, '[{{"error": "boom"}}]'
+from read, generate_series(1, 5) n"""
 
 
 def pages(connection: psycopg.Connection[Any], look: str) -> int:

@@ -381,8 +381,8 @@ class DeadGroup(NamedTuple):
 class Sweep(NamedTuple):
     """A row of `list_sweeps`: an act on all messages that a filter finds, and how far it came.
 
-    `state` is running, finished, stopped, dropped or refused. `looked`: at how many messages; `done`: how many
-    it acted on; `kept`: how many matched and were left as they were.
+    `state` is running, finished, stopped, dropped or refused. `looked`: at how many messages;
+    `done`: how many it acted on; `kept`: how many matched and were left as they were.
     """
 
     sweep_id: int

@@ -16,7 +16,7 @@ from trunq.web.database import Database
 from trunq.web.page import moment, text, whole
 from trunq.web.pages.dead import filter_of
 from trunq.web.pages.message import wanted_of
-from trunq.word import SweepAct
+from trunq.word import State, SweepAct
 
 COUNTED_TO: Final = 100_000
 """How far a preview counts; above, it says so."""
@@ -57,18 +57,18 @@ async def ask_cancel(call: Call) -> Question:
     n = await call.client.count_messages(
         queue,
         subscription,
-        state,
+        cast("State", state),
         COUNTED_TO,
         before,
         connection=call.connection,
-        **wanted,  # type: ignore[arg-type]
+        **wanted,
     )
     said = f" with {', '.join(wanted)}" if wanted else ""
     some = how_many(n if n < COUNTED_TO else n + 1, f"{state} ")
     given = {name: text(call.given, name) for name in ("kind", "key", "error", "payload", "headers", "since")}
     return Question(
-        f"Cancel {some} of {queue}/{subscription}{said}? They will not run; of those that run, the workers are told."
-        f" What was published after this count stays. {GOES_ON}",
+        f"Cancel {some} of {queue}/{subscription}{said}? They will not run; of those that run,"
+        f" the workers are told. What was published after this count stays. {GOES_ON}",
         f"Cancel {some}",
         {
             **given,

@@ -306,7 +306,7 @@ def resume_schedule(name: Name, *, database: option.Database, json: option.Json 
 
 @option.verb(app, "run", "trunq schedule run nightly")
 def run(name: Name, *, database: option.Database, json: option.Json = False) -> None:
-    """Publish the message of a schedule now, besides its times, which stay as they are; also of one paused."""
+    """Publish the message of a schedule now, besides its times, which stay; also of one paused."""
     with client(database) as trunq:
         id = trunq.run_schedule(name)
     if json:

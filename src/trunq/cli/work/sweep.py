@@ -42,8 +42,8 @@ def list_sweeps(
 ) -> None:
     """List what was, or is, requeued, purged or cancelled in parts: how far it is, what it did, what it left.
 
-    kept: what matched and was left as it was, because it was deleted, another message holds its unique key, it
-    was over, or somebody else took it. A sweep that is refused was asked for by a role that lost its rights.
+    kept: what matched and was left as it was: deleted, its unique key held by another message, over, or taken
+    by somebody else. A sweep that is refused was asked for by a role that lost its rights.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_sweeps(queue, limit, before)]
