@@ -138,7 +138,7 @@ def test_a_role_that_lost_its_right_does_nothing_more(
     with granting(shop, connect) as grant:
         admin = grant("admin")
         sweep = ask(admin, "start_sweep", queue="mine", act="purge")
-        assert ask(admin, "list_sweeps", queue="mine") is not None
+        assert sweep in [row.sweep_id for row in call(admin, "list_sweeps", queue="mine")]
         name = admin.execute("select current_user").fetchone()
         ask(shop, "revoke_role", queue="mine", role="admin", grantee=name[0])
         assert ask(shop, "carry_sweep", queue="mine", sweep_id=sweep) is False
@@ -165,7 +165,8 @@ def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
 
 
 def test_what_a_payload_contains_chooses(work: Engine) -> None:
-    work.publish(payloads=[{"customer": "acme", "n": n} for n in range(3)] + [{"customer": "b"}])
+    for customer in ("acme", "acme", "b", "acme"):
+        work.ask("publish", payload={"customer": customer, "n": 1})
     row = carry(
         work,
         work.ask(
@@ -185,7 +186,7 @@ def test_what_a_payload_contains_chooses(work: Engine) -> None:
         ({"act": "purge", "reason": "bored"}, "no message is dead by"),
         ({"act": "cancel", "state": "ready"}, "says of which subscription"),
         ({"act": "cancel", "subscription": "default", "state": "done"}, "that is done can be cancelled"),
-        ({"act": "purge", "counted": -1}, "no number of messages"),
+        ({"act": "purge", "counted": -1}, "is not a number of messages"),
     ],
 )
 def test_what_cannot_be_is_refused(work: Engine, given: dict[str, Any], said: str) -> None:
