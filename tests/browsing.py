@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,3 +67,26 @@ def shop(sql: psycopg.Connection[Any], queue: str = "orders", worker: str = "w")
     orders.ack(held, held.ids[:1])
     orders.answer("reject", held, held.ids[1:2], errors=["KeyError: 'iban'\nshop.py, line 7"])
     return orders
+
+
+def words(body: str) -> str:
+    """The text of a page, as a person reads it."""
+    main = body.partition("<main")[2] or body
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def do(page: TestClient, verb: str, **fields: Any) -> str:
+    """What an act says."""
+    answer = page.post(f"/do/{verb}", data=fields, headers=OURS)
+    if answer.status_code != 303:
+        return words(answer.text)
+    return words(page.get(answer.headers["location"]).text)
+
+
+def asked(page: TestClient, verb: str, **fields: Any) -> tuple[str, dict[str, str]]:
+    """The question, and the fields of its form."""
+    answer = page.get(f"/ask/{verb}", params=fields)
+    assert answer.status_code == 200, answer.text
+    form = answer.text.partition(f'action="/do/{verb}"')[2]
+    found = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
+    return words(answer.text), {name: html.unescape(value) for name, value in found.items()}

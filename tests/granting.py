@@ -45,6 +45,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "backfill_pipeline": (OWNER, {"pipeline": "there", "range": Jsonb({})}),
     "begin_move": (WORKS, {**BATCH, "token": 1}),
     "cancel": (ADMIN, {"ids": [1]}),
+    "carry_sweep": (ADMIN, {"sweep_id": 1}),
     "cancel_pipeline": (OWNER, {"pipeline": "there"}),
     "capture": (OWNER, {"table": "public.anything"}),
     "clock": (EVERYBODY, {}),
@@ -52,6 +53,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "convert_queue": (OWNER, {"lanes": "key"}),
     "copy_position": (WORKS | ADMIN, {"subscription": "stream", "like": "stream"}),
     "count_dead": (LOOKS, {}),
+    "count_messages": (LOOKS, {}),
     "count_quarantine": (OWNER, {"pipeline": "there"}),
     "create_archive": (OWNER, {}),
     "create_group": (OWNER, {"group": "g"}),
@@ -102,6 +104,8 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_captures": (OWNER, {}),
     "list_columns": (EVERYBODY, {}),
     "list_dead": (LOOKS, {}),
+    "list_dead_groups": (LOOKS, {}),
+    "list_sweeps": (LOOKS, {}),
     "list_duties": (EVERYBODY, {}),
     "list_fates": (WORKS, {"subscription": "default", "ids": [1]}),
     "list_deletions": (ADMIN, {}),
@@ -198,6 +202,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "revoke_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
     "roll_up": (OWNER, {}),
     "rotate": (OWNER, {}),
+    "run_schedule": (OWNER, {"schedule": "there"}),
     "run_pipeline": (OWNER, {"pipeline": "there"}),
     "sample": (OWNER, {}),
     "sampled_at": (OWNER, {}),
@@ -219,6 +224,9 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "show_resumed": (WORKS, {"id": 1}),
     "skip_pipeline": (OWNER, {"pipeline": "there"}),
     "snapshot": (EVERYBODY, {}),
+    "start_sweep": (ADMIN, {"act": "requeue"}),
+    "stop_sweep": (ADMIN, {"sweep_id": 1}),
+    "sweep": (OWNER, {}),
     "start_mover": (WORKS, {"subscription": "stream", "worker": "w", "definition": Jsonb({})}),
     "statistics": (LOOKS, {}),
     "status": (LOOKS | WORKS, {}),
@@ -246,6 +254,7 @@ def make_shop(connection: Connection) -> Connection:
         publish(connection, queue, 3)
     connection.execute("create table anything (id bigint primary key)")
     ask(connection, "create_schedule", queue="mine", schedule="there", every=timedelta(hours=1))
+    ask(connection, "start_sweep", queue="mine", act="purge")
     return connection
 
 

@@ -33,6 +33,8 @@ CONSTRAINTS = {
     "trunq.subscription backoff_is_known": "backoff",
     "trunq.lane_policy policy_is_known": "lane_policy",
     "trunq.worker_report last_word_is_known": "last_word",
+    "trunq.sweep act_is_known": "sweep_act",
+    "trunq.sweep state_is_known": "sweep_state",
 }
 
 RESTATED = {

@@ -41,6 +41,7 @@ NAMED_FROM: Final = {
     "set_publishing": "kinds",
     "set_reminders": "after",
     "set_queue": "retention",
+    "start_sweep": "kind",
     "subscribe": "mode",
     "tick": "force",
 }
@@ -50,6 +51,7 @@ ONE_ROW: Final = {"begin_move", "fleet", "perform_duty", "set_dead", "show_batch
 """Functions that return one row, always."""
 
 WORDS: Final = {
+    "act text": "SweepAct",
     "backoff text": "Backoff",
     "batch text": "BatchLeft",
     "body text": "WebhookBody",

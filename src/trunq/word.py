@@ -96,6 +96,12 @@ Severity = Literal["error", "warning", "unseen"]
 Resumption = Literal["resumed", "noted", "repeated"]
 """What a call that resumes a parked message did."""
 
+SweepAct = Literal["requeue", "purge", "cancel"]
+"""What a sweep does with the messages that its filter finds."""
+
+SweepState = Literal["running", "finished", "stopped", "dropped", "refused"]
+"""How far a sweep is; dropped: what it was about is gone; refused: who asked has no right any more."""
+
 Verb = Literal[
     "publish",
     "publish_many",

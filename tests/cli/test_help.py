@@ -31,7 +31,19 @@ COMMANDS = [
     *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy", "rankings")),
     *(
         ["schedule", verb]
-        for verb in ("create", "list", "show", "preview", "pause", "resume", "runs", "sync", "fill", "delete")
+        for verb in (
+            "run",
+            "create",
+            "list",
+            "show",
+            "preview",
+            "pause",
+            "resume",
+            "runs",
+            "sync",
+            "fill",
+            "delete",
+        )
     ),
     *(
         ["pipeline", verb]
@@ -41,7 +53,8 @@ COMMANDS = [
     *(["pipeline", verb] for verb in ("shares", "plan", "schema")),
     *(["webhook", verb] for verb in ("create", "list", "drop", "serve")),
     *(["message", verb] for verb in ("show", "list", "progress", "find", "resume", "cancel", "delete")),
-    *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),
+    *(["dead", verb] for verb in ("list", "groups", "requeue", "purge", "set")),
+    *(["sweep", verb] for verb in ("list", "stop")),
     *(["capture", verb] for verb in ("create", "list", "drop")),
     *(["column", verb] for verb in ("add", "drop", "list")),
     *(["archive", verb] for verb in ("create", "list", "drop")),

@@ -109,6 +109,13 @@ def use_messages(client: Any, queue: str, round: int) -> None:
     assert client.purge(queue, ids=[cancelled]) == 1
     assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2], texts[4]}
     assert client.count_dead(queue, error="NEVER") == 1
+    assert {row.fingerprint for row in client.list_dead_groups(queue)} == {"again", "never", "too long"}
+    assert client.count_messages(queue, state="dead") == 3
+    sweep = client.start_sweep(queue, "purge", error="nobody has this")
+    assert client.stop_sweep(queue, sweep)
+    assert not client.carry_sweep(queue, sweep)
+    assert client.list_sweeps(queue)[0].state == "stopped"
+    assert client.sweep() in (0, 1)
     assert client.requeue(queue, ids=[again.id]) == 1
     assert client.purge(queue) == 2
     client.promote(queue)
@@ -245,6 +252,7 @@ def use_schedules(client: Any, queue: str) -> None:
     assert client.fill_schedules() >= 1
     assert client.fire() >= 0
     assert client.list_schedule_runs(nightly) == []
+    assert client.run_schedule(nightly) == client.list_schedule_runs(nightly)[0].id
     client.delete_schedule(nightly)
     wanted = [Schedule(schedule=listed, queue=queue, payload={"of": queue}, every=60)]
     assert [each.change for each in client.sync_schedules(wanted, queue)] == ["created"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,7 @@ import psycopg
 import pytest
 from starlette.testclient import TestClient
 
-from browsing import OURS, browse, shop
+from browsing import OURS, asked, browse, do, shop, words
 from calling import call, fetch, new_names
 from engine import Engine
 from trunq.client._async import AsyncClient
@@ -29,29 +28,6 @@ def orders(session: psycopg.Connection[Any]) -> Engine:
 def page(orders: Engine, shared_database: str) -> Iterator[TestClient]:
     with browse(shared_database) as client:
         yield client
-
-
-def words(body: str) -> str:
-    """The text of a page, as a person reads it."""
-    main = body.partition("<main")[2] or body
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
-
-
-def do(page: TestClient, verb: str, **fields: Any) -> str:
-    """What an act says."""
-    answer = page.post(f"/do/{verb}", data=fields, headers=OURS)
-    if answer.status_code != 303:
-        return words(answer.text)
-    return words(page.get(answer.headers["location"]).text)
-
-
-def asked(page: TestClient, verb: str, **fields: Any) -> tuple[str, dict[str, str]]:
-    """The question, and the fields of its form."""
-    answer = page.get(f"/ask/{verb}", params=fields)
-    assert answer.status_code == 200, answer.text
-    form = answer.text.partition(f'action="/do/{verb}"')[2]
-    found = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
-    return words(answer.text), {name: html.unescape(value) for name, value in found.items()}
 
 
 def bury(orders: Engine, count: int, error: str = "boom") -> list[int]:

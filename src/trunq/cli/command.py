@@ -26,7 +26,7 @@ from trunq.cli.pipeline import pipeline
 from trunq.cli.pipeline import plan as _plan  # noqa: F401
 from trunq.cli.pipeline import schema as _schema  # noqa: F401
 from trunq.cli.stream import group, mover
-from trunq.cli.work import dead, hold, memo, message, worker
+from trunq.cli.work import dead, hold, memo, message, sweep, worker
 
 if os.environ.get("NO_COLOR"):
     typer.rich_utils.COLOR_SYSTEM = None
@@ -100,6 +100,7 @@ for name, noun in (
     ("webhook", webhook.app),
     ("message", message.app),
     ("dead", dead.app),
+    ("sweep", sweep.app),
     ("capture", capture.app),
     ("column", column.app),
     ("archive", archive.app),

@@ -4,59 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from psycopg import AsyncConnection
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from trunq.client._async import AsyncClient
 from trunq.errors import InvalidArgument
+from trunq.web import sweeping
+from trunq.web.call import Call, Question, messages
 from trunq.web.guard import root_of
-from trunq.web.page import HIDDEN, Desk, Given, asking, moment, text, whole
+from trunq.web.page import HIDDEN, Desk, asking, moment, text, whole
 from trunq.web.pages.dead import COUNTED, filter_of
 from trunq.word import Start
 
 TYPED_FROM: Final = 1_000
 """From so many messages on, a purge wants the name of the queue typed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An act as it was asked for."""
-
-    client: AsyncClient
-    connection: AsyncConnection[Any]
-    given: Given
-    hidden: frozenset[str]
-
-    def need(self, name: str) -> str:
-        """A field that must be there."""
-        value = text(self.given, name)
-        if value is None:
-            raise InvalidArgument(f"{name} is missing")
-        return value
-
-    def dead(self) -> dict[str, Any]:
-        """Which dead messages: what the preview counted, and none that died since."""
-        wanted = filter_of(self.given, self.hidden)
-        id = wanted.pop("id", None)
-        return {**wanted, **({"ids": [id]} if id is not None else {})}
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked before an act that is not taken back by another."""
-
-    sentence: str
-    button: str
-    fields: dict[str, Any]
-    typed: str | None = None
-    is_possible: bool = True
 
 
 async def pause_subscription(call: Call) -> str:
@@ -189,17 +154,19 @@ async def publish(call: Call) -> str:
 
 
 async def cancel(call: Call) -> str:
-    """Cancel a message."""
+    """Cancel a message, or all that match."""
     queue, id = call.need("queue"), whole(call.given, "id")
     if id is None:
-        raise InvalidArgument("id is missing")
+        return await start_sweep(call)
     rows = await call.client.cancel(queue, [id], text(call.given, "subscription"), connection=call.connection)
     return f"Message {id} is cancelled; it was {', '.join(sorted({row.state for row in rows}))}"
 
 
 async def ask_cancel(call: Call) -> Question:
-    """Which message."""
+    """Which message, or how many."""
     queue, id = call.need("queue"), whole(call.given, "id")
+    if id is None:
+        return await sweeping.ask_cancel(call)
     return Question(
         f"Cancel message {id} of {queue}? It will not run; of one that runs, its worker is told.",
         "Cancel the message",
@@ -207,9 +174,47 @@ async def ask_cancel(call: Call) -> Question:
     )
 
 
+async def run_schedule(call: Call) -> str:
+    """Publish the message of a schedule now."""
+    name = call.need("schedule")
+    id = await call.client.run_schedule(name, connection=call.connection)
+    return f"Schedule {name} published message {id}"
+
+
+async def ask_run_schedule(call: Call) -> Question:
+    """Which schedule."""
+    name = call.need("schedule")
+    return Question(
+        f"Publish the message of schedule {name} now, besides its times? Those stay as they are.",
+        "Run it now",
+        {"schedule": name},
+    )
+
+
+async def start_sweep(call: Call) -> str:
+    """An act on all that match, in parts."""
+    return await sweeping.start(call)
+
+
+async def ask_start_sweep(call: Call) -> Question:
+    """What is done to a group of dead messages, in whichever queues."""
+    return await sweeping.ask_group(call)
+
+
+async def stop_sweep(call: Call) -> str:
+    """Stop one before its next part."""
+    queue, id = call.need("queue"), whole(call.given, "sweep_id")
+    if id is None:
+        raise InvalidArgument("sweep_id is missing")
+    did = await call.client.stop_sweep(queue, id, connection=call.connection)
+    return f"Sweep {id} of {queue} {'stops' if did else 'had ended'}"
+
+
 async def requeue(call: Call) -> str:
     """Have dead messages run again."""
     queue = call.need("queue")
+    if text(call.given, "act") is not None:
+        return await start_sweep(call)
     n = await call.client.requeue(
         queue,
         before=whole(call.given, "before"),
@@ -218,7 +223,7 @@ async def requeue(call: Call) -> str:
         **call.dead(),
     )
     _require_counted(call, n, "requeued")
-    return f"{_messages(n)} of {queue} requeued"
+    return f"{messages(n)} of {queue} requeued"
 
 
 async def purge(call: Call) -> str:
@@ -226,6 +231,8 @@ async def purge(call: Call) -> str:
     queue = call.need("queue")
     if (whole(call.given, "count") or 0) >= TYPED_FROM and text(call.given, "typed") != queue:
         raise InvalidArgument(f"nothing was purged: what was typed is not {queue}")
+    if text(call.given, "act") is not None:
+        return await start_sweep(call)
     n = await call.client.purge(
         queue,
         before=whole(call.given, "before"),
@@ -234,7 +241,7 @@ async def purge(call: Call) -> str:
         **call.dead(),
     )
     _require_counted(call, n, "purged")
-    return f"{_messages(n)} of {queue} purged"
+    return f"{messages(n)} of {queue} purged"
 
 
 def _require_counted(call: Call, done: int, word: str) -> None:
@@ -260,24 +267,24 @@ async def _ask_dead(call: Call, word: str, then: str) -> Question:
     queue, wanted = call.need("queue"), call.dead()
     newest = await call.client.list_dead(queue, limit=1, brief=True, connection=call.connection)
     before = newest[0].dead_id + 1 if newest else 1
+    until = await sweeping.now(call)
     n = await call.client.count_dead(
-        queue, before=before, limit=COUNTED + 1, connection=call.connection, **wanted
+        queue, before=before, limit=sweeping.COUNTED_TO + 1, connection=call.connection, **wanted
     )
-    many, some = min(n, COUNTED), n > COUNTED
     said = {name: value for name, value in wanted.items() if name != "ids"}
     where = f" with {', '.join(f'{name} {value}' for name, value in said.items())}" if said else ""
-    which = (
-        f"the first {many:,} of more than {COUNTED:,} dead messages"
-        if some
-        else f"{_messages(many, 'dead ')}"
-    )
-    fields = {**filter_of(call.given, call.hidden), "queue": queue, "before": before, "count": many}
+    many = sweeping.how_many(n, "dead ")
+    fields = {**filter_of(call.given, call.hidden), "queue": queue, "before": before, "count": n}
+    goes_on = ""
+    if n > COUNTED:
+        fields |= {"act": word.lower(), "until": until.isoformat()}
+        goes_on = f" {sweeping.GOES_ON}"
     return Question(
-        f"{word} {which} of {queue}{where}? {then} What died after this count stays.",
-        f"{word} {_messages(many)}",
+        f"{word} {many} of {queue}{where}? {then} What died after this count stays.{goes_on}",
+        f"{word} {sweeping.how_many(n)}",
         fields,
-        typed=queue if word == "Purge" and many >= TYPED_FROM else None,
-        is_possible=many > 0,
+        typed=queue if word == "Purge" and n >= TYPED_FROM else None,
+        is_possible=n > 0,
     )
 
 
@@ -352,7 +359,7 @@ async def ask_free_worker(call: Call) -> Question:
     rows = await call.client.list_workers(connection=call.connection)
     n = sum(row.held for row in rows if row.worker == worker)
     return Question(
-        f"End the leases of {worker}? It holds {_messages(n)}, which others get at once. If it is alive, its"
+        f"End the leases of {worker}? It holds {messages(n)}, which others get at once. If it is alive, its"
         " answers are refused.",
         "End its leases",
         {"worker": worker},
@@ -361,10 +368,6 @@ async def ask_free_worker(call: Call) -> Question:
 
 def _until(until: Any) -> str:
     return f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
-
-
-def _messages(n: int, what: str = "") -> str:
-    return f"{n:,} {what}message{'' if n == 1 else 's'}"
 
 
 def _json(name: str, value: str | None) -> Any:
@@ -393,6 +396,9 @@ ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
         cancel_pipeline,
         tick,
         publish,
+        run_schedule,
+        start_sweep,
+        stop_sweep,
         cancel,
         requeue,
         purge,
@@ -403,6 +409,8 @@ ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
 QUESTIONS: Final[dict[str, Callable[[Call], Awaitable[Question]]]] = {
     "cancel_pipeline": ask_cancel_pipeline,
     "cancel": ask_cancel,
+    "run_schedule": ask_run_schedule,
+    "start_sweep": ask_start_sweep,
     "requeue": ask_requeue,
     "purge": ask_purge,
     "seek": ask_seek,
@@ -427,9 +435,13 @@ async def do(desk: Desk, request: Request) -> Response:
     if verb not in ACTS:
         raise HTTPException(404)
     form = await request.form()
-    async with desk.database.changing(request.state.person.name) as connection:
-        said = await ACTS[verb](Call(desk.database.client, connection, form, desk.hidden))
+    who = request.state.person.name
+    async with desk.database.changing(who) as connection:
+        call = Call(desk.database.client, connection, form, desk.hidden)
+        said = await ACTS[verb](call)
     desk.database.forget()
+    for queue, id in call.started:
+        sweeping.carry(desk.database, queue, id, who)
     back = _back(request, form)
     return RedirectResponse(f"{back}{'&' if '?' in back else '?'}{asking(said=said)}", 303)
 

@@ -46,6 +46,10 @@ MARKS: Final = {
     "killed": ("✕", "bad"),
     "lost": ("✕", "bad"),
     "dead": ("✕", "bad"),
+    "finished": ("✓", "good"),
+    "stopped": ("‖", "warn"),
+    "dropped": ("✕", "bad"),
+    "refused": ("✕", "bad"),
     "error": ("✕", "bad"),
     "warning": ("▲", "warn"),
     "unseen": ("?", "calm"),
@@ -78,6 +82,7 @@ class Desk:
                 if fields.get(name) is not None and not (name == "state" and isinstance(fields[name], str))
             }
         if "error" in self.hidden:
+            hidden |= {name: HIDDEN for name in ("fingerprint",) if name in fields}
             hidden |= {
                 name: _told(fields[name]) for name in ("attempts", "errors") if _is_list(fields.get(name))
             }

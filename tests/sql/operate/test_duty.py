@@ -150,6 +150,7 @@ def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) ->
     assert set(done) == {"promote", "reap", "tick", "forget", "summarize", "archive", "rotate"} | {
         "fire",
         "remind",
+        "sweep",
         "sample",
         "forget_memos",
         "forget_audit",

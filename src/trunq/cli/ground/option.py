@@ -248,7 +248,7 @@ PANELS = {
     ),
     "Who reads, and in which order": ("subscription", "stream", "group", "lane"),
     "Where messages come from and go": ("schedule", "pipeline", "webhook", "capture", "column"),
-    "Messages, one by one or all": ("message", "dead", "archive", "taker", "memo"),
+    "Messages, one by one or all": ("message", "dead", "sweep", "archive", "taker", "memo"),
     "Rights": ("role",),
 }
 """The commands in the order of use, under the headings of `trunq --help`."""

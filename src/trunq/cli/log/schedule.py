@@ -1,4 +1,4 @@
-"""trunq schedule: create, list, show, preview, pause, resume, runs, sync, fill, delete."""
+"""trunq schedule: create, list, show, preview, pause, resume, run, runs, sync, fill, delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trunq.word import Missed, Overlap
 
 app = option.noun(
     "Schedules publish messages again and again: "
-    "create, list, show, preview, pause, resume, runs, sync, fill, delete.",
+    "create, list, show, preview, pause, resume, run, runs, sync, fill, delete.",
     "trunq schedule preview --cron '0 3 * * *' --zone Europe/Prague",
     "trunq schedule create nightly reports --cron '0 3 * * *' --kind nightly",
     "trunq schedule list",
@@ -302,6 +302,17 @@ def resume_schedule(name: Name, *, database: option.Database, json: option.Json 
         return
     says = "goes on" if resumed else "was not paused"
     say(f"Schedule {{name}} {says}. It is due next at {{due}}.", name=name, due=display.text(due))
+
+
+@option.verb(app, "run", "trunq schedule run nightly")
+def run(name: Name, *, database: option.Database, json: option.Json = False) -> None:
+    """Publish the message of a schedule now, besides its times, which stay; also of one paused."""
+    with client(database) as trunq:
+        id = trunq.run_schedule(name)
+    if json:
+        write_json({"schedule": name, "id": id})
+    else:
+        say("Schedule {name} published message {id}.", name=name, id=id)
 
 
 @option.verb(

@@ -1,10 +1,9 @@
-"""trunq dead: list, requeue, purge, set."""
+"""trunq dead: list, groups, requeue, purge, set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,11 +14,13 @@ from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.work.choice import WHICH, Choice
+from trunq.cli.work.sweep import sweep_all
 from trunq.word import Reason
 
 app = option.noun(
     "Dead messages: rejected, or given up after their last attempt (others say dead-letter queue).",
     "trunq dead list mail",
+    "trunq dead groups",
     "trunq dead requeue mail --kind welcome --error 'timed out'",
     "trunq dead purge mail --older-than 30d",
     "trunq dead set mail --warn --into failures",
@@ -27,8 +28,7 @@ app = option.noun(
 
 COLUMNS = ("id", "subscription", "kind", "key", "age", "reason", "attempts", "died_at", "error")
 
-PART = 5_000
-"""Messages in one transaction, so that a command about millions holds nobody up."""
+GROUPS = ("messages", "queue", "fingerprint", "kinds", "first_died_at", "last_died_at", "id")
 
 Subscription = Annotated[
     str | None,
@@ -43,6 +43,15 @@ Subscription = Annotated[
 ForReason = Annotated[
     Reason | None,
     typer.Option("--reason", rich_help_panel=WHICH, help="Only those that are dead for this reason."),
+]
+ForFingerprint = Annotated[
+    str | None,
+    typer.Option(
+        "--fingerprint",
+        metavar="TEXT",
+        rich_help_panel=WHICH,
+        help="Only those of this group: trunq dead groups.",
+    ),
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")]
 Everything = Annotated[
@@ -68,6 +77,7 @@ def list_dead(
         int | None, typer.Option("--before", metavar="DEAD_ID", help="Only those listed after this dead_id.")
     ] = None,
     reason: ForReason = None,
+    fingerprint: ForFingerprint = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -83,14 +93,56 @@ def list_dead(
             before=before,
             brief=not (json or csv),
             reason=reason,
+            fingerprint=fingerprint,
             **asdict(choice),
         )
     found: list[Row] = [row._asdict() for row in rows]
     shown = (
         found if json or csv else [with_age(row, "died_at") | {"error": _last_error(row)} for row in found]
     )
-    nothing = f"Queue {queue} has no {'such ' if choice.is_given or reason else ''}dead messages."
+    nothing = (
+        f"Queue {queue} has no {'such ' if choice.is_given or reason or fingerprint else ''}dead messages."
+    )
     write_rows(shown, COLUMNS, json, nothing, csv)
+
+
+@option.verb(
+    app,
+    "groups",
+    "trunq dead groups",
+    "trunq dead groups mail",
+    "# And then all of one of them",
+    "trunq dead requeue mail --fingerprint \"KeyError: '…'\"",
+)
+def groups(
+    queue: option.OneQueue = None,
+    subscription: Subscription = None,
+    look: Annotated[
+        int, typer.Option("--look", min=1, max=100_000, help="At how many of the newest it looks.")
+    ] = 10_000,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="DEAD_ID", help="Go on where a look ended.")
+    ] = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """Say what dead messages died of, of one queue or all: one line for each fault, the most frequent first.
+
+    A fingerprint is the first line of an error without what differs from message to message: texts in quotes,
+    numbers, long hexadecimal words.
+    """
+    with client(database) as trunq:
+        found: list[Row] = [
+            row._asdict() for row in trunq.list_dead_groups(queue, subscription, look, before)
+        ]
+    shown = found if json or csv else [{**row, "kinds": ", ".join(row["kinds"])} for row in found]
+    where = "No queue" if queue is None else f"Queue {queue}"
+    write_rows(shown, GROUPS, json, f"{where} has {'' if queue is None else 'no '}dead messages.", csv)
+    if found and not (json or csv) and (further := found[0]["looked_to"]) is not None:
+        say("It looked at the newest {looked}; go on with: --before {further}",
+            looked=f"{found[0]['looked']:,}", further=further)  # fmt: skip
 
 
 @option.verb(
@@ -109,6 +161,7 @@ def requeue(
     subscription: Subscription = None,
     yes: Yes = False,
     reason: ForReason = None,
+    fingerprint: ForFingerprint = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -118,9 +171,11 @@ def requeue(
 
     Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay dead.
     """
-    given = _choose(ids, everything, subscription, choice, reason, "requeue")
+    given = _choose(
+        ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "requeue"
+    )
     with client(database) as trunq:
-        count = _take(trunq, trunq.requeue, queue, given, "requeue", yes)
+        count = _take(trunq, queue, given, "requeue", yes)
     _tell("requeued", queue, count, json)
 
 
@@ -138,6 +193,7 @@ def purge(
     subscription: Subscription = None,
     yes: Yes = False,
     reason: ForReason = None,
+    fingerprint: ForFingerprint = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -147,9 +203,11 @@ def purge(
 
     Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay.
     """
-    given = _choose(ids, everything, subscription, choice, reason, "purge")
+    given = _choose(
+        ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "purge"
+    )
     with client(database) as trunq:
-        count = _take(trunq, trunq.purge, queue, given, "purge", yes)
+        count = _take(trunq, queue, given, "purge", yes)
     _tell("purged", queue, count, json)
 
 
@@ -210,20 +268,20 @@ def _choose(
     everything: bool,
     subscription: str | None,
     choice: Choice,
-    reason: str | None,
+    named: dict[str, str | None],
     verb: str,
 ) -> dict[str, Any]:
     """What was chosen, as arguments; all messages only for a user who asks for them."""
-    is_filtered = choice.is_given or reason is not None
+    is_filtered = choice.is_given or any(named.values())
     if everything and (ids or is_filtered):
         raise Mistake("Give --all, or ids and filters, not both.")
     if not (ids or everything or is_filtered):
         raise Mistake(f"Say which messages to {verb}: their ids, a filter (--kind, --error, ...), or --all.")
-    return {"subscription": subscription, "ids": ids or None, "reason": reason, **asdict(choice)}
+    return {"subscription": subscription, "ids": ids or None, **named, **asdict(choice)}
 
 
 def _take(
-    trunq: Client, verb: Callable[..., int], queue: str, given: dict[str, Any], name: str, yes: bool
+    trunq: Client, queue: str, given: dict[str, Any], act: Literal["requeue", "purge"], yes: bool
 ) -> int:
     """Requeue or purge what is chosen, in parts; returns how many."""
     # Only what is dead by now: messages die meanwhile, those requeued among them.
@@ -231,13 +289,14 @@ def _take(
     if not newest:
         return 0
     given = given | {"before": newest[0].dead_id + 1}
-    if given["ids"] is None and (count := trunq.count_dead(queue, **given)):
-        confirm(f"{_counted(count)} of {queue}: {name}?", is_answered=yes)
-    taken = 0
-    # A part is smaller when somebody else took of it: the last is empty.
-    while part := verb(queue, **given, limit=PART):
-        taken += part
-    return taken
+    if given["ids"] is not None:
+        return (trunq.requeue if act == "requeue" else trunq.purge)(queue, **given)
+    del given["ids"]
+    count = trunq.count_dead(queue, **given)
+    if not count:
+        return 0
+    confirm(f"{_counted(count)} of {queue}: {act}?", is_answered=yes)
+    return sweep_all(trunq, queue, act, given | {"counted": count}).done
 
 
 def _tell(done: str, queue: str, count: int, json: bool) -> None:

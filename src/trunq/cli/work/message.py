@@ -239,6 +239,8 @@ def find(
     "trunq message list mail --state leased",
     "# What failed with a time-out within the last hour",
     "trunq message list mail --error 'timed out' --newer-than 1h",
+    "# What a payload contains, as a part of its JSON",
+    """trunq message list mail --payload '{"customer": "acme"}'""",
     "# The page after message 1234",
     "trunq message list mail --before 1234",
 )
@@ -250,12 +252,26 @@ def list_messages(
     before: Annotated[
         int | None, typer.Option("--before", metavar="ID", help="Only messages with smaller ids.")
     ] = None,
+    payload: Annotated[
+        RawJson | None,
+        typer.Option(
+            "--payload", parser=_json, metavar="JSON", rich_help_panel=WHICH,
+            help="Only those whose payload contains this.",
+        ),
+    ] = None,
+    headers: Annotated[
+        RawJson | None,
+        typer.Option(
+            "--headers", parser=_json, metavar="JSON", rich_help_panel=WHICH,
+            help="Only those whose headers contain this.",
+        ),
+    ] = None,
     *,
     choice: Choice,
     database: option.Database,
     json: option.Json = False,
     csv: option.Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """List messages of a queue as one subscription sees them, the newest first.
 
     A filter, or the state outdated, replaced or purged, looks at the newest 100,000 messages, and says so
@@ -270,6 +286,8 @@ def list_messages(
             limit=limit,
             before=before,
             brief=not (json or csv),
+            payload=payload,
+            headers=headers,
             connection=connection,
             **asdict(choice),
         )

@@ -20,6 +20,7 @@ from trunq.record import (
     Capture,
     Column,
     Compaction,
+    DeadGroup,
     DeadMessage,
     DeadPolicy,
     Defect,
@@ -64,6 +65,7 @@ from trunq.record import (
     Status,
     Stream,
     Subscription,
+    Sweep,
     Taker,
     Tick,
     Warned,
@@ -85,6 +87,7 @@ from trunq.word import (
     RoleName,
     Start,
     State,
+    SweepAct,
     UniqueOn,
     UniquePolicy,
     WebhookBody,
@@ -720,6 +723,7 @@ class AsyncPassing(AsyncAccess):
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> list[DeadMessage]:
@@ -729,7 +733,7 @@ class AsyncPassing(AsyncAccess):
         `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
         Filters: `kind`, `key`, `error` (text that the last error contains, in upper or lower case),
         `older_than` and `newer_than` (how long it is dead), `reason`: rejected, max_attempts, lease_expired,
-        expired or cancelled.
+        expired or cancelled; `fingerprint`: those of one row of `list_dead_groups`.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument.
         """
@@ -748,6 +752,7 @@ class AsyncPassing(AsyncAccess):
             older_than=interval("older_than", older_than),
             newer_than=interval("newer_than", newer_than),
             reason=reason,
+            fingerprint=fingerprint,
         )
 
     async def count_dead(
@@ -763,6 +768,7 @@ class AsyncPassing(AsyncAccess):
         before: int | None = None,
         limit: int | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> int:
@@ -785,6 +791,7 @@ class AsyncPassing(AsyncAccess):
             before=before,
             limit=limit,
             reason=reason,
+            fingerprint=fingerprint,
         )
         return returned
 
@@ -813,6 +820,7 @@ class AsyncPassing(AsyncAccess):
         before: int | None = None,
         limit: int | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> int:
@@ -840,6 +848,7 @@ class AsyncPassing(AsyncAccess):
             before=before,
             limit=limit,
             reason=reason,
+            fingerprint=fingerprint,
         )
         return returned
 
@@ -856,6 +865,7 @@ class AsyncPassing(AsyncAccess):
         before: int | None = None,
         limit: int | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> int:
@@ -878,6 +888,7 @@ class AsyncPassing(AsyncAccess):
             before=before,
             limit=limit,
             reason=reason,
+            fingerprint=fingerprint,
         )
         return returned
 
@@ -946,6 +957,9 @@ class AsyncPassing(AsyncAccess):
         error: str | None = None,
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        look: int | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> list[MessageState]:
@@ -956,8 +970,9 @@ class AsyncPassing(AsyncAccess):
         parked, done, outdated, dead, replaced and purged. `brief` leaves out (None) what a table does not
         show and is slow to read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text
         that the last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it
-        was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at
-        most, and a WARNING says where to go on.
+        was published); `payload` and `headers`: what these contain, as a part of the JSON. With a filter, and
+        for outdated, replaced and purged, a call looks at `look` messages at most (100,000), and a WARNING
+        says where to go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -976,7 +991,50 @@ class AsyncPassing(AsyncAccess):
             error=error,
             older_than=interval("older_than", older_than),
             newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+            look=look,
         )
+
+    async def count_messages(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        state: State | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
+        the default.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        returned: int = await self._value(
+            connection,
+            "count_messages",
+            queue=queue,
+            subscription=subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+        )
+        return returned
 
     async def create_archive(
         self,
@@ -1230,8 +1288,8 @@ class AsyncPassing(AsyncAccess):
         )
 
     async def forget_audit(self, *, connection: AsyncGiven | None = None) -> int:
-        """Deletes what `list_audit` shows and is older than 90 days, or than the setting
-        trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
+        """Deletes what `list_audit` shows, and sweeps that ended, when they are older than 90 days, or than
+        the setting trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
 
         The leader does so every hour, with the setting of its own connection. A call looks at the 1,000
         oldest rows.
@@ -1593,6 +1651,36 @@ class AsyncPassing(AsyncAccess):
             connection, SchemaChange, "list_schema_changes", pipeline=pipeline, limit=limit
         )
 
+    async def list_dead_groups(
+        self,
+        queue: str | None = None,
+        subscription: str | None = None,
+        look: int | None = None,
+        before: int | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[DeadGroup]:
+        """What the newest dead messages died of, of a queue or of all, the largest group first: `look` of
+        them are looked at (10,000), at most 100,000; `before`: looked_to of the look before.
+
+        A fingerprint is the first line of an error in which quoted texts, numbers and long hexadecimal words
+        are masked, so that one fault of a thousand customers is one group; without an error it is the reason.
+        kinds: ten of them; id and error: of the newest message; looked: at how many, back to looked_to_at;
+        looked_to: where the next look goes on, None when it saw all.
+
+        Returns one row for each fingerprint and queue. Raises QueueNotFound, SubscriptionNotFound;
+        InvalidArgument for a subscription without its queue.
+        """
+        return await self._records(
+            connection,
+            DeadGroup,
+            "list_dead_groups",
+            queue=queue,
+            subscription=subscription,
+            look=look,
+            before=before,
+        )
+
     async def fire(self, max: int | None = None, *, connection: AsyncGiven | None = None) -> int:
         """Publishes the messages of schedules that are due, at most `max` (1,000), each schedule its share.
 
@@ -1601,6 +1689,17 @@ class AsyncPassing(AsyncAccess):
         Returns how many times were fired, or skipped together.
         """
         returned: int = await self._value(connection, "fire", max=max)
+        return returned
+
+    async def run_schedule(self, schedule: str, *, connection: AsyncGiven | None = None) -> int:
+        """Publishes the message of a schedule now, besides its times, which stay as they are; also of one
+        that is paused.
+
+        It is a run in `list_schedule_runs`, due now.
+
+        Returns the id of the message. Raises ScheduleNotFound; what `publish` raises.
+        """
+        returned: int = await self._value(connection, "run_schedule", schedule=schedule)
         return returned
 
     async def forward_retries(
@@ -3031,6 +3130,112 @@ class AsyncPassing(AsyncAccess):
         Returns how many page ranges. Raises QueueNotFound.
         """
         returned: int = await self._value(connection, "summarize", queue=queue)
+        return returned
+
+    async def start_sweep(
+        self,
+        queue: str,
+        act: SweepAct,
+        subscription: str | None = None,
+        *,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        state: State | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        before: int | None = None,
+        until: datetime | None = None,
+        counted: int | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """Has all messages that a filter finds requeued or purged (dead ones), or cancelled, in parts of
+        10,000 that the leader carries on, or whoever calls `carry_sweep`.
+
+        Filters are those of list_dead, and for cancel those of list_messages, with `subscription` and
+        `state`. Only what is there now: `before` and `until` say what a preview saw (only smaller dead_ids,
+        or ids, that died, or were published, by then), and `counted` how many it counted, which it does not
+        exceed. The rights of the role that calls are asked for before each part.
+
+        Returns its id. Raises QueueNotFound, SubscriptionNotFound; InvalidArgument for an unknown act, state
+        or reason, or a filter that does not go with the act; WrongMode.
+        """
+        returned: int = await self._value(
+            connection,
+            "start_sweep",
+            queue=queue,
+            act=act,
+            subscription=subscription,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            reason=reason,
+            fingerprint=fingerprint,
+            state=state,
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+            before=before,
+            until=moment("until", until),
+            counted=counted,
+        )
+        return returned
+
+    async def stop_sweep(self, queue: str, sweep_id: int, *, connection: AsyncGiven | None = None) -> bool:
+        """Stops a sweep before its next part.
+
+        What is done stays done.
+
+        Returns False when it had ended. Raises InvalidArgument for one that the queue has not.
+        """
+        returned: bool = await self._value(connection, "stop_sweep", queue=queue, sweep_id=sweep_id)
+        return returned
+
+    async def carry_sweep(
+        self, queue: str, sweep_id: int, *, connection: AsyncGiven | None = None
+    ) -> bool | None:
+        """Does the next part of a sweep, 10,000 messages at most, as the leader does.
+
+        Commit it, and call it again.
+
+        Returns True while there may be more, False when it has ended; None: somebody else does a part at this
+        moment. Raises InvalidArgument for one that the queue has not; what requeue, purge and cancel raise.
+        """
+        returned: bool | None = await self._value(connection, "carry_sweep", queue=queue, sweep_id=sweep_id)
+        return returned
+
+    async def list_sweeps(
+        self,
+        queue: str | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[Sweep]:
+        """Sweeps, newest first, `limit` at most (100), of a queue, also one that was dropped, or of all;
+        `before`: the last sweep_id of the page before. state: running, finished, stopped, dropped (its queue,
+        or subscription, is gone) or refused (who asked has no right to the queue any more); looked: at how
+        many; done: how many it acted on; kept: how many matched and were left: deleted, their unique key held
+        by another, over, or taken by somebody else; counted: by the preview; error: why its last part failed,
+        which is tried again.
+
+        Raises InvalidArgument.
+        """
+        return await self._records(connection, Sweep, "list_sweeps", queue=queue, limit=limit, before=before)
+
+    async def sweep(self, *, connection: AsyncGiven | None = None) -> int:
+        """Does a part of the sweep for which that is longest ago.
+
+        The leader does this.
+
+        Returns 1 when a part was done.
+        """
+        returned: int = await self._value(connection, "sweep")
         return returned
 
     async def set_tenancy(

@@ -22,6 +22,7 @@ from trunq.record import (
     Capture,
     Column,
     Compaction,
+    DeadGroup,
     DeadMessage,
     DeadPolicy,
     Defect,
@@ -66,6 +67,7 @@ from trunq.record import (
     Status,
     Stream,
     Subscription,
+    Sweep,
     Taker,
     Tick,
     Warned,
@@ -87,6 +89,7 @@ from trunq.word import (
     RoleName,
     Start,
     State,
+    SweepAct,
     UniqueOn,
     UniquePolicy,
     WebhookBody,
@@ -706,6 +709,7 @@ class Passing(Access):
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: Given | None = None,
     ) -> list[DeadMessage]:
@@ -715,7 +719,7 @@ class Passing(Access):
         `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
         Filters: `kind`, `key`, `error` (text that the last error contains, in upper or lower case),
         `older_than` and `newer_than` (how long it is dead), `reason`: rejected, max_attempts, lease_expired,
-        expired or cancelled.
+        expired or cancelled; `fingerprint`: those of one row of `list_dead_groups`.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument.
         """
@@ -734,6 +738,7 @@ class Passing(Access):
             older_than=interval("older_than", older_than),
             newer_than=interval("newer_than", newer_than),
             reason=reason,
+            fingerprint=fingerprint,
         )
 
     def count_dead(
@@ -749,6 +754,7 @@ class Passing(Access):
         before: int | None = None,
         limit: int | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: Given | None = None,
     ) -> int:
@@ -771,6 +777,7 @@ class Passing(Access):
             before=before,
             limit=limit,
             reason=reason,
+            fingerprint=fingerprint,
         )
         return returned
 
@@ -799,6 +806,7 @@ class Passing(Access):
         before: int | None = None,
         limit: int | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: Given | None = None,
     ) -> int:
@@ -826,6 +834,7 @@ class Passing(Access):
             before=before,
             limit=limit,
             reason=reason,
+            fingerprint=fingerprint,
         )
         return returned
 
@@ -842,6 +851,7 @@ class Passing(Access):
         before: int | None = None,
         limit: int | None = None,
         reason: str | None = None,
+        fingerprint: str | None = None,
         *,
         connection: Given | None = None,
     ) -> int:
@@ -864,6 +874,7 @@ class Passing(Access):
             before=before,
             limit=limit,
             reason=reason,
+            fingerprint=fingerprint,
         )
         return returned
 
@@ -930,6 +941,9 @@ class Passing(Access):
         error: str | None = None,
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        look: int | None = None,
         *,
         connection: Given | None = None,
     ) -> list[MessageState]:
@@ -940,8 +954,9 @@ class Passing(Access):
         parked, done, outdated, dead, replaced and purged. `brief` leaves out (None) what a table does not
         show and is slow to read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text
         that the last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it
-        was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at
-        most, and a WARNING says where to go on.
+        was published); `payload` and `headers`: what these contain, as a part of the JSON. With a filter, and
+        for outdated, replaced and purged, a call looks at `look` messages at most (100,000), and a WARNING
+        says where to go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -960,7 +975,50 @@ class Passing(Access):
             error=error,
             older_than=interval("older_than", older_than),
             newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+            look=look,
         )
+
+    def count_messages(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        state: State | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        *,
+        connection: Given | None = None,
+    ) -> int:
+        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
+        the default.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        returned: int = self._value(
+            connection,
+            "count_messages",
+            queue=queue,
+            subscription=subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+        )
+        return returned
 
     def create_archive(
         self,
@@ -1212,8 +1270,8 @@ class Passing(Access):
         )
 
     def forget_audit(self, *, connection: Given | None = None) -> int:
-        """Deletes what `list_audit` shows and is older than 90 days, or than the setting
-        trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
+        """Deletes what `list_audit` shows, and sweeps that ended, when they are older than 90 days, or than
+        the setting trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
 
         The leader does so every hour, with the setting of its own connection. A call looks at the 1,000
         oldest rows.
@@ -1559,6 +1617,36 @@ class Passing(Access):
         """
         return self._records(connection, SchemaChange, "list_schema_changes", pipeline=pipeline, limit=limit)
 
+    def list_dead_groups(
+        self,
+        queue: str | None = None,
+        subscription: str | None = None,
+        look: int | None = None,
+        before: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[DeadGroup]:
+        """What the newest dead messages died of, of a queue or of all, the largest group first: `look` of
+        them are looked at (10,000), at most 100,000; `before`: looked_to of the look before.
+
+        A fingerprint is the first line of an error in which quoted texts, numbers and long hexadecimal words
+        are masked, so that one fault of a thousand customers is one group; without an error it is the reason.
+        kinds: ten of them; id and error: of the newest message; looked: at how many, back to looked_to_at;
+        looked_to: where the next look goes on, None when it saw all.
+
+        Returns one row for each fingerprint and queue. Raises QueueNotFound, SubscriptionNotFound;
+        InvalidArgument for a subscription without its queue.
+        """
+        return self._records(
+            connection,
+            DeadGroup,
+            "list_dead_groups",
+            queue=queue,
+            subscription=subscription,
+            look=look,
+            before=before,
+        )
+
     def fire(self, max: int | None = None, *, connection: Given | None = None) -> int:
         """Publishes the messages of schedules that are due, at most `max` (1,000), each schedule its share.
 
@@ -1567,6 +1655,17 @@ class Passing(Access):
         Returns how many times were fired, or skipped together.
         """
         returned: int = self._value(connection, "fire", max=max)
+        return returned
+
+    def run_schedule(self, schedule: str, *, connection: Given | None = None) -> int:
+        """Publishes the message of a schedule now, besides its times, which stay as they are; also of one
+        that is paused.
+
+        It is a run in `list_schedule_runs`, due now.
+
+        Returns the id of the message. Raises ScheduleNotFound; what `publish` raises.
+        """
+        returned: int = self._value(connection, "run_schedule", schedule=schedule)
         return returned
 
     def forward_retries(
@@ -2953,6 +3052,110 @@ class Passing(Access):
         Returns how many page ranges. Raises QueueNotFound.
         """
         returned: int = self._value(connection, "summarize", queue=queue)
+        return returned
+
+    def start_sweep(
+        self,
+        queue: str,
+        act: SweepAct,
+        subscription: str | None = None,
+        *,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        state: State | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        before: int | None = None,
+        until: datetime | None = None,
+        counted: int | None = None,
+        connection: Given | None = None,
+    ) -> int:
+        """Has all messages that a filter finds requeued or purged (dead ones), or cancelled, in parts of
+        10,000 that the leader carries on, or whoever calls `carry_sweep`.
+
+        Filters are those of list_dead, and for cancel those of list_messages, with `subscription` and
+        `state`. Only what is there now: `before` and `until` say what a preview saw (only smaller dead_ids,
+        or ids, that died, or were published, by then), and `counted` how many it counted, which it does not
+        exceed. The rights of the role that calls are asked for before each part.
+
+        Returns its id. Raises QueueNotFound, SubscriptionNotFound; InvalidArgument for an unknown act, state
+        or reason, or a filter that does not go with the act; WrongMode.
+        """
+        returned: int = self._value(
+            connection,
+            "start_sweep",
+            queue=queue,
+            act=act,
+            subscription=subscription,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            reason=reason,
+            fingerprint=fingerprint,
+            state=state,
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+            before=before,
+            until=moment("until", until),
+            counted=counted,
+        )
+        return returned
+
+    def stop_sweep(self, queue: str, sweep_id: int, *, connection: Given | None = None) -> bool:
+        """Stops a sweep before its next part.
+
+        What is done stays done.
+
+        Returns False when it had ended. Raises InvalidArgument for one that the queue has not.
+        """
+        returned: bool = self._value(connection, "stop_sweep", queue=queue, sweep_id=sweep_id)
+        return returned
+
+    def carry_sweep(self, queue: str, sweep_id: int, *, connection: Given | None = None) -> bool | None:
+        """Does the next part of a sweep, 10,000 messages at most, as the leader does.
+
+        Commit it, and call it again.
+
+        Returns True while there may be more, False when it has ended; None: somebody else does a part at this
+        moment. Raises InvalidArgument for one that the queue has not; what requeue, purge and cancel raise.
+        """
+        returned: bool | None = self._value(connection, "carry_sweep", queue=queue, sweep_id=sweep_id)
+        return returned
+
+    def list_sweeps(
+        self,
+        queue: str | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[Sweep]:
+        """Sweeps, newest first, `limit` at most (100), of a queue, also one that was dropped, or of all;
+        `before`: the last sweep_id of the page before. state: running, finished, stopped, dropped (its queue,
+        or subscription, is gone) or refused (who asked has no right to the queue any more); looked: at how
+        many; done: how many it acted on; kept: how many matched and were left: deleted, their unique key held
+        by another, over, or taken by somebody else; counted: by the preview; error: why its last part failed,
+        which is tried again.
+
+        Raises InvalidArgument.
+        """
+        return self._records(connection, Sweep, "list_sweeps", queue=queue, limit=limit, before=before)
+
+    def sweep(self, *, connection: Given | None = None) -> int:
+        """Does a part of the sweep for which that is longest ago.
+
+        The leader does this.
+
+        Returns 1 when a part was done.
+        """
+        returned: int = self._value(connection, "sweep")
         return returned
 
     def set_tenancy(

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
+from psycopg.errors import Diagnostic
+from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from trunq.errors import InvalidArgument
 from trunq.record import MessageState
 from trunq.web import figure
 from trunq.web.guard import root_of
 from trunq.web.page import STATES, Desk, asking, text, whole
+from trunq.web.pages.dead import sweeps
+from trunq.word import Open
 
 SHOWN = 50
+LOOKED = 20_000
+"""Messages that one look through them looks at; the page goes on where it ended."""
 SINCE = {"5 min": 300, "1 h": 3600, "24 h": 86_400, "7 d": 604_800}
 
 
@@ -27,6 +36,8 @@ class Filter:
     kind: str | None
     key: str | None
     error: str | None
+    payload: str | None
+    headers: str | None
     since: str | None
     before: int | None
 
@@ -39,10 +50,48 @@ class Filter:
             known["state"] = None
         if known["since"] not in SINCE:
             known["since"] = None
-        if "error" in hidden:
-            # A filter tells, bit by bit, what it looks at.
-            known["error"] = None
+        # A filter tells, bit by bit, what it looks at.
+        known |= dict.fromkeys(hidden & {*known})
         return cls(**known, before=whole(given, "before"))
+
+    @property
+    def is_walk(self) -> bool:
+        """Whether messages are looked through one by one."""
+        given = (self.kind, self.key, self.error, self.payload, self.headers, self.since)
+        return any(given) or self.state in ("outdated", "replaced", "purged")
+
+
+def wanted_of(given: QueryParams | FormData, hidden: frozenset[str]) -> dict[str, Any]:
+    """What to look for, as the functions take it, besides subscription and state."""
+    found: dict[str, Any] = {name: text(given, name) for name in ("kind", "key", "error")}
+    found |= {name: _json(name, text(given, name)) for name in ("payload", "headers")}
+    since = text(given, "since")
+    if since in SINCE:
+        found["newer_than"] = timedelta(seconds=SINCE[since])
+    return {name: value for name, value in found.items() if value is not None and name not in hidden}
+
+
+def _json(name: str, value: str | None) -> Any:
+    try:
+        return None if value is None else json.loads(value)
+    except ValueError:
+        raise InvalidArgument(
+            f"{name} is to contain JSON, not {value:.40}",
+            'write it like {"customer": "acme"}, and a text in quotes',
+        ) from None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Messages that were found, and where a look that ended before them all goes on."""
+
+    rows: list[MessageState]
+    to: int | None = None
+
+
+def _place(said: list[Diagnostic]) -> int | None:
+    hints = (re.search(r"p_before => (\d+)", each.message_hint or "") for each in said)
+    return next((int(found[1]) for found in hints if found), None)
 
 
 async def show_all(desk: Desk, request: Request) -> Response:
@@ -62,28 +111,34 @@ async def show_all(desk: Desk, request: Request) -> Response:
     names = [each.subscription for each in shared.rows or []]
     reader = filter.subscription or ("default" if "default" in names or not names else names[0])
 
-    async def ask(connection: Any) -> list[MessageState]:
+    wanted = wanted_of(request.query_params, desk.hidden)
+
+    async def ask(connection: Any) -> Walk:
         if not names and shared.rows is not None:
-            return []
-        return await client.list_messages(
-            queue,
-            reader,
-            state=filter.state,  # type: ignore[arg-type]  # of STATES
-            limit=SHOWN + 1,
-            before=filter.before,
-            brief="error" in desk.hidden or None,
-            kind=filter.kind,
-            key=filter.key,
-            error=filter.error,
-            newer_than=timedelta(seconds=SINCE[filter.since]) if filter.since else None,
-            connection=connection,
-        )
+            return Walk([])
+        said: list[Diagnostic] = []
+        connection.add_notice_handler(said.append)
+        try:
+            rows = await client.list_messages(
+                queue,
+                reader,
+                state=filter.state,  # type: ignore[arg-type]  # of STATES
+                limit=SHOWN + 1,
+                before=filter.before,
+                brief="error" in desk.hidden or None,
+                look=LOOKED,
+                connection=connection,
+                **wanted,
+            )
+        finally:
+            connection.remove_notice_handler(said.append)
+        return Walk(rows, _place(said))
 
     found = await panel(("messages", queue, filter), ask)
-    rows = desk.veiled(found.rows or [])
-    older = None
-    if len(rows) > SHOWN:
-        older = "?" + asking(**{**asdict(filter), "before": rows[SHOWN - 1].id})
+    walk = found.rows or Walk([])
+    rows = desk.veiled(walk.rows)
+    more = rows[SHOWN - 1].id if len(rows) > SHOWN else walk.to
+    further = None if more is None else "?" + asking(**{**asdict(filter), "before": more})
     return desk.page(
         request,
         "messages.html",
@@ -93,7 +148,11 @@ async def show_all(desk: Desk, request: Request) -> Response:
         filter=filter,
         panel=found,
         rows=rows[:SHOWN],
-        older=older,
+        further=further,
+        to=walk.to if len(rows) <= SHOWN else None,
+        looked=LOOKED,
+        open=get_args(Open),
+        sweeps=await sweeps(desk, queue, "cancel"),
         states=STATES,
         spans=tuple(SINCE),
         asdict=asdict,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -127,15 +126,6 @@ async def show(desk: Desk, request: Request) -> Response:
         chart=await chart(desk, queue, None, range),
         kinds=await kinds(desk, queue, None, range),
     )
-
-
-def by_error(rows: list[Any]) -> list[tuple[str, int, Any, Any]]:
-    """Dead messages by the first line of their last error: the line, how many, the first, the last."""
-    found: dict[str, list[Any]] = defaultdict(list)
-    for row in rows:
-        found[last_error(row)].append(row.died_at)
-    groups = [(error, len(times), min(times), max(times)) for error, times in found.items()]
-    return sorted(groups, key=lambda group: -group[1])
 
 
 def last_error(row: Any) -> str:

@@ -23,7 +23,11 @@ def _rule(row: Any) -> str:
 
 def _acts(row: Any) -> list[Act]:
     verb = "resume" if row.paused else "pause"
-    return [Act(f"{verb}_schedule", verb.capitalize(), {"schedule": row.schedule})]
+    named = {"schedule": row.schedule}
+    return [
+        Act("run_schedule", "Run now", named, asks=True),
+        Act(f"{verb}_schedule", verb.capitalize(), named),
+    ]
 
 
 class _Ruled:
@@ -105,7 +109,10 @@ async def show(desk: Desk, request: Request) -> Response:
         sections=[
             Section("Schedule", Panel(mine, listed.why, listed.age), COLUMNS[1:], "", acts=_acts),
             Section(
-                "Next", await panel(("due", name), preview), (Column("due_at", "moment"),), "None is due."
+                "Next five",
+                await panel(("due", name), preview),
+                (Column("due_at", "moment"),),
+                "None is due.",
             ),
             Section(
                 "Runs",

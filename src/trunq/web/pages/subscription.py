@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from trunq.errors import SubscriptionNotFound
 from trunq.web.page import Desk
+from trunq.web.pages.dead import grouped
 from trunq.web.pages.queue import RANGES, chart, chosen, kinds
 
 HELD = 20
@@ -59,4 +60,5 @@ async def show(desk: Desk, request: Request) -> Response:
         ranges=RANGES,
         chart=await chart(desk, queue, subscription, range),
         kinds=await kinds(desk, queue, subscription, range),
+        look=await grouped(desk, queue, subscription) if known else None,
     )

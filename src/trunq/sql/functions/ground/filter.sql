@@ -123,3 +123,16 @@ language sql immutable parallel safe as $$
 $$;
 comment on function trunq._sifted is
   'What a filter is asked of as the headers of a message: with the columns that the user added to the log, as trunq_columns.';
+
+create or replace function trunq._is_like(
+  p_kind text, p_key text, p_error text, p_payload jsonb, p_headers jsonb, p_published_at timestamptz,
+  p_wanted_kind text, p_wanted_key text, p_wanted_error text, p_wanted_payload jsonb, p_wanted_headers jsonb, p_older timestamptz, p_newer timestamptz
+) returns boolean
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql immutable parallel safe as $$
+  select (p_wanted_kind is null or p_kind operator(pg_catalog.=) p_wanted_kind) and (p_wanted_key is null or p_key operator(pg_catalog.=) p_wanted_key)
+    and (p_wanted_error is null or pg_catalog.strpos(pg_catalog.lower(p_error), pg_catalog.lower(p_wanted_error)) operator(pg_catalog.>) 0)
+    and (p_wanted_payload is null or p_payload operator(pg_catalog.@>) p_wanted_payload) and (p_wanted_headers is null or p_headers operator(pg_catalog.@>) p_wanted_headers)
+    and (p_older is null or p_published_at operator(pg_catalog.<) p_older) and (p_newer is null or p_published_at operator(pg_catalog.>=) p_newer)
+$$;
+comment on function trunq._is_like is 'Whether a message is what a list, or a sweep, looks for; null of what is wanted: as it may be.';

@@ -72,6 +72,8 @@ language sql immutable parallel safe as $$
     ('severity', '{error,warning,unseen}'),
     ('last_word', '{drained,killed}'),
     ('worker_state', '{running,drained,killed,lost}'),
+    ('sweep_act', '{requeue,purge,cancel}'),
+    ('sweep_state', '{running,finished,stopped,dropped,refused}'),
     ('verb', '{publish,publish_many,publish_unique,lease,lease_ids,ack,retry,time_out,reject,release,extend,set_progress,next_batch,finish_batch}')
 $$;
 comment on function trunq._vocabulary is 'The words that an argument, or an answer, may be, by what they are about; verb: the functions that each queue has for itself.';

@@ -58,7 +58,8 @@ Raises: TQ001, TQ013.';
 create or replace function trunq.list_messages(
   p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
   p_brief boolean default false, p_kind text default null, p_key text default null, p_error text default null,
-  p_older_than interval default null, p_newer_than interval default null
+  p_older_than interval default null, p_newer_than interval default null, p_payload jsonb default null, p_headers jsonb default null,
+  p_look integer default null
 ) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
@@ -72,10 +73,11 @@ declare
   v_count integer;
 begin
   perform trunq._check_limit(v_limit);
+  perform trunq._check_limit(coalesce(p_look, v_limit));
   perform trunq._check_word(p_state, array(select s.state from trunq._states() s), 'there is no state "%s"');
   return query
     select m.*
-    from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief, p_kind, p_key, p_error, p_older_than, p_newer_than) m
+    from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief, p_kind, p_key, p_error, p_older_than, p_newer_than, p_payload, p_headers, p_look) m
     order by m.published_at desc nulls last, m.id desc;
   get diagnostics v_count = row_count;
   if p_limit is null and v_count = v_limit then
@@ -83,12 +85,28 @@ begin
   end if;
 end $$;
 comment on function trunq.list_messages is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); p_payload and p_headers: what these contain, as a part of the JSON. With a filter, and for outdated, replaced and purged, a call looks at p_look messages at most (100,000), and a WARNING says where to go on.
+Raises: TQ001, TQ002, TQ005, TQ011.';
+
+create or replace function trunq.count_messages(
+  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
+  p_kind text default null, p_key text default null, p_error text default null, p_older_than interval default null, p_newer_than interval default null,
+  p_payload jsonb default null, p_headers jsonb default null
+) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select count(*) from trunq.list_messages(p_queue, p_subscription, p_state, coalesce(p_limit, trunq._limit('list_rows')), p_before, true, p_kind, p_key, p_error,
+      p_older_than, p_newer_than, p_payload, p_headers));
+end $$;
+comment on function trunq.count_messages is
+  'How many messages trunq.list_messages lists, given the same: up to p_limit, which is at most 100,000, the default.
+Returns: how many.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint, p_brief boolean,
-  p_kind text, p_key text, p_error text, p_older_than interval, p_newer_than interval
+  p_kind text, p_key text, p_error text, p_older_than interval, p_newer_than interval, p_payload jsonb, p_headers jsonb, p_look integer
 ) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
@@ -99,7 +117,8 @@ declare
   c_page constant integer := 1000;
   c_now constant timestamptz := trunq.clock();
   -- What few messages have is not looked for without end.
-  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than) > 0 or coalesce(p_state in ('outdated', 'replaced', 'purged'), false);
+  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than, p_payload, p_headers) > 0 or coalesce(p_state in ('outdated', 'replaced', 'purged'), false);
+  v_is_brief constant boolean := p_brief and num_nonnulls(p_payload, p_headers) = 0;
   v_looked integer := 0;
   v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
@@ -108,7 +127,7 @@ declare
   v_count integer;
 begin
   while v_left > 0 loop
-    if v_looked >= trunq._limit('list_rows') then
+    if v_looked >= coalesce(p_look, trunq._limit('list_rows')) then
       raise warning 'trunq: the list ends after a look at % messages', v_looked
         using hint = format('ask for the rest with p_before => %s', v_before);
       exit;
@@ -118,20 +137,19 @@ begin
     exit when v_places.ids = '{}';
     return query
       with known as materialized (
-        select m.* from trunq._message(p_sub, p_queue, v_places.ids, p_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
+        select m.* from trunq._message(p_sub, p_queue, v_places.ids, v_is_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
       found as (
         select k.* from known k where k.is_whole
         union all
         select m.* from (select array_agg(k.id) ids from known k where not k.is_whole) k
-        cross join lateral trunq._message(p_sub, p_queue, k.ids, p_brief, false) m)
-      select m.subscription, m.state, m.id, m.kind, m.key, m.payload, m.headers, m.attempt, m.attempts, m.published_at, m.due_at, m.worker,
-        m.leased_at, m.expires_at, m.finished_at, m.error, m.result
+        cross join lateral trunq._message(p_sub, p_queue, k.ids, v_is_brief, false) m)
+      select m.subscription, m.state, m.id, m.kind, m.key, case when not p_brief then m.payload end, case when not p_brief then m.headers end, m.attempt,
+        case when not p_brief then m.attempts end, m.published_at, m.due_at, m.worker, m.leased_at, m.expires_at, m.finished_at, m.error,
+        case when not p_brief then m.result end
       from found m
       where (p_state is null or m.state = p_state)
-        and (p_kind is null or m.kind = p_kind) and (p_key is null or m.key = p_key)
-        and (p_error is null or strpos(lower(m.error), lower(p_error)) > 0)
-        and (p_older_than is null or m.published_at < c_now - p_older_than)
-        and (p_newer_than is null or m.published_at >= c_now - p_newer_than)
+        and trunq._is_like(m.kind, m.key, m.error, m.payload, m.headers, m.published_at, p_kind, p_key, p_error, p_payload, p_headers,
+          c_now - p_older_than, c_now - p_newer_than)
       order by m.id desc limit v_left;
     get diagnostics v_count = row_count;
     exit when cardinality(v_places.ids) < v_size;

@@ -29,6 +29,41 @@ comment on function trunq.fire is
 Returns: how many times were fired, or skipped together.
 Locks: the schedules that are due, passing over those that somebody holds.';
 
+create or replace function trunq.run_schedule(p_schedule text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_schedule trunq.schedule := trunq._find_schedule(p_schedule);
+  v_now timestamptz;
+  v_id bigint;
+begin
+  -- Whoever fires it meanwhile comes after us: the newest message is the newest.
+  select s.* into v_schedule from trunq.schedule s where s.schedule_id = v_schedule.schedule_id for no key update;
+  v_now := trunq.clock();
+  v_id := trunq._publish_scheduled(v_schedule, v_now);
+  -- A time of its own may be this very one.
+  insert into trunq.schedule_run (schedule_id, due_at, last_due_at, fired_at, id)
+  values (v_schedule.schedule_id, v_now, v_now, v_now, v_id) on conflict do nothing;
+  update trunq.schedule s set last_id = v_id where s.schedule_id = v_schedule.schedule_id;
+  perform trunq._audit('run_schedule', (trunq._find_queue(v_schedule.queue_id)).name, jsonb_build_object('schedule', p_schedule, 'id', v_id));
+  return v_id;
+end $$;
+comment on function trunq.run_schedule is
+  'Publishes the message of a schedule now, besides its times, which stay as they are; also of one that is paused. It is a run in trunq.list_schedule_runs, due now.
+Returns: the id of the message.
+Raises: TQ016; what trunq.publish raises.
+Locks: the schedule.';
+
+create or replace function trunq._publish_scheduled(p_schedule trunq.schedule, p_due_at timestamptz) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  return trunq.publish(
+    p_queue => (trunq._find_queue(p_schedule.queue_id)).name, p_payload => p_schedule.payload, p_kind => p_schedule.kind, p_key => p_schedule.key,
+    p_priority => p_schedule.priority, p_options => p_schedule.options, p_max_age => p_schedule.max_age,
+    p_headers => coalesce(p_schedule.headers, '{}') || jsonb_build_object('schedule', p_schedule.name,
+      'due_at', to_char(p_due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')));
+end $$;
+comment on function trunq._publish_scheduled is 'Publishes the message of a schedule for one time. Returns: its id.';
+
 create or replace function trunq._fire(p_schedule_id integer, p_now timestamptz, p_max integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -118,18 +153,13 @@ comment on function trunq._is_finished is 'Whether every shared subscription has
 create or replace function trunq._publish_due(p_schedule trunq.schedule, p_now timestamptz, p_max integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue text := (trunq._find_queue(p_schedule.queue_id)).name;
   v_due timestamptz[] := trunq._list_due(p_schedule, p_now, p_max);
   v_due_at timestamptz;
   v_id bigint;
 begin
   -- One subtransaction for all of them: some dozens in a transaction would slow everybody's snapshots down.
   foreach v_due_at in array v_due loop
-    v_id := trunq.publish(
-      p_queue => v_queue, p_payload => p_schedule.payload, p_kind => p_schedule.kind, p_key => p_schedule.key,
-      p_priority => p_schedule.priority, p_options => p_schedule.options, p_max_age => p_schedule.max_age,
-      p_headers => coalesce(p_schedule.headers, '{}') || jsonb_build_object('schedule', p_schedule.name,
-        'due_at', to_char(v_due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')));
+    v_id := trunq._publish_scheduled(p_schedule, v_due_at);
     insert into trunq.schedule_run (schedule_id, due_at, last_due_at, fired_at, id)
     values (p_schedule.schedule_id, v_due_at, v_due_at, p_now, v_id);
   end loop;

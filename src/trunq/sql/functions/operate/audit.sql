@@ -86,10 +86,11 @@ begin
     select o.audit_id from (select o.audit_id, o.at from trunq.audit o order by o.audit_id limit 1000 for update skip locked) o
     where o.at < trunq.clock() - v_retention);
   get diagnostics v_count = row_count;
+  delete from trunq.sweep s where s.ended_at < trunq.clock() - v_retention;
   return v_count;
 end $$;
 comment on function trunq.forget_audit is
-  'Deletes what trunq.list_audit shows and is older than 90 days, or than the setting trunq.audit_retention: alter database shop set trunq.audit_retention = ''1 year''. The leader does so every hour, with the setting of its own connection. A call looks at the 1,000 oldest rows.
+  'Deletes what trunq.list_audit shows and sweeps that ended, when they are older than 90 days, or than the setting trunq.audit_retention: alter database shop set trunq.audit_retention = ''1 year''. The leader does so every hour, with the setting of its own connection. A call looks at the 1,000 oldest rows.
 Returns: how many it deleted.
 Raises: TQ005.
 Locks: the rows it deletes.';

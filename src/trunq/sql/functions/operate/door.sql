@@ -24,11 +24,11 @@ language sql immutable as $$
     ('{read_payload,read,administer,work}'::text[],
      '{status,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id,find_place,read_on}'::text[]),
     ('{read_payload,read,administer}',
-     '{list_messages,show_message,list_audit,list_dead,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
+     '{list_messages,count_messages,show_message,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),
     ('{administer}',
      '{pause_queue,resume_queue,pause_subscription,resume_subscription,subscribe,set_publishing,set_reminders,close_queue,open_queue,cancel,delete,
-       list_deletions,requeue,purge,set_lanes,set_lane,pause_lane,resume_lane,accept_loss,pause_ticks,resume_ticks}'),
+       list_deletions,requeue,purge,start_sweep,stop_sweep,carry_sweep,set_lanes,set_lane,pause_lane,resume_lane,accept_loss,pause_ticks,resume_ticks}'),
     ('{work,administer}', '{seek,copy_position,stop_mover,leave_group,set_memo,get_memo,delete_memo,list_memos}'),
     ('{work}',
      '{read_batch,advance,fail_batch,retry_batch,join_group,list_fates,retry_after,reclaim,show_checkpoint,show_resumed,park,start_mover,begin_move,
@@ -145,6 +145,12 @@ begin
   if not exists (select from trunq._doors() d where d.function = p_function and p_door = any (d.doors)) then
     perform trunq._fail('42501', format('the role does not reach "%s" for queue "%s"', coalesce(p_function, ''), p_queue),
       'trunq.grant_role grants roles; select * from trunq.list_roles() shows who has which');
+  end if;
+  if p_door in ('read', 'administer') and p_function in ('list_messages', 'count_messages', 'start_sweep') and exists (
+      select from generate_series(1, cardinality(p_arguments), 2) n where p_arguments[n] in ('p_payload', 'p_headers') and p_arguments[n + 1] is not null) then
+    -- A filter tells, bit by bit, what it looks at.
+    perform trunq._fail('42501', format('the role sees no payloads and headers of queue "%s", so it cannot look for some', p_queue),
+      format('select trunq.grant_role(%L, ''reader'', ..., p_payload => true)', p_queue));
   end if;
   select 'p_queue' = any (p.proargnames), p.prorettype = 'void'::regtype into strict v_asks_queue, v_is_void
   from pg_proc p where p.pronamespace = 'trunq'::regnamespace and p.proname = p_function;

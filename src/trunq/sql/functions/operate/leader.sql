@@ -68,6 +68,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     ('fire', false, '1 second', 1, null, null, 'quick'),                   -- schedules publish what is due
     ('sample', false, '5 seconds', null, null, null, 'look'),              -- what each subscription is like is written down
     ('remind', false, '10 seconds', 100, null, null, 'slow'),              -- what waits unread is announced again, where a queue asks for it
+    ('sweep', false, '1 second', 1, null, null, 'slow'),                   -- acts on all that match are carried on, a part a call
     ('forget_audit', false, '1 hour', 1000, null, null, 'slow'),           -- what people did long ago is deleted
     ('forget_memos', false, '60 seconds', 1000, null, null, 'slow')        -- memos whose time is over are deleted
   ) d(duty, per_queue, every, again_from, times_a_span, again_after, line)

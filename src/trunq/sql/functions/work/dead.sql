@@ -9,7 +9,7 @@
 create or replace function trunq.list_dead(
   p_queue text, p_subscription text default null, p_limit integer default 100, p_before bigint default null, p_brief boolean default false,
   p_kind text default null, p_key text default null, p_error text default null,
-  p_older_than interval default null, p_newer_than interval default null, p_reason text default null
+  p_older_than interval default null, p_newer_than interval default null, p_reason text default null, p_fingerprint text default null
 ) returns table (
   dead_id bigint, subscription text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempts integer,
   reason text, errors jsonb, created_at timestamptz, died_at timestamptz
@@ -22,26 +22,26 @@ begin
     select d.dead_id, d.name, d.id, d.kind, d.key, case when not p_brief then d.payload end, case when not p_brief then d.headers end,
       d.attempt::integer, d.reason, coalesce(case when p_brief then jsonb_path_query_array(d.errors, '$[last]') else d.errors end, '[]'),
       d.created_at, d.died_at
-    from trunq._dead_ids(p_queue, p_subscription, null, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, true) i(dead_id)
+    from trunq._dead_ids(p_queue, p_subscription, null, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, p_fingerprint, true) i(dead_id)
     cross join lateral (
       select d.*, s.name from trunq.dead d join trunq.subscription s on s.subscription_id = d.subscription_id
       where d.dead_id = i.dead_id offset 0) d
     order by d.dead_id desc;
 end $$;
 comment on function trunq.list_dead is
-  'Dead messages, newest first, p_limit of them at most (100); p_before: the last dead_id of the page before. errors: one entry for each attempt. p_brief leaves out what is slow to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long it is dead), p_reason: rejected, max_attempts, lease_expired, expired or cancelled.
+  'Dead messages, newest first, p_limit of them at most (100); p_before: the last dead_id of the page before. errors: one entry for each attempt. p_brief leaves out what is slow to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long it is dead), p_reason: rejected, max_attempts, lease_expired, expired or cancelled; p_fingerprint: those of one row of trunq.list_dead_groups.
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq.count_dead(
   p_queue text, p_subscription text default null, p_ids bigint[] default null,
   p_older_than interval default null, p_newer_than interval default null, p_kind text default null, p_key text default null,
-  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
+  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null, p_fingerprint text default null
 ) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select count(*)
-    from trunq._dead_ids(p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
+    from trunq._dead_ids(p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, p_fingerprint, false));
 end $$;
 comment on function trunq.count_dead is
   'How many dead messages requeue or purge would take, given the same; with p_limit it stops counting there.
@@ -76,26 +76,41 @@ Locks: the rows it deletes.';
 create or replace function trunq.requeue(
   p_queue text, p_subscription text default null, p_ids bigint[] default null,
   p_older_than interval default null, p_newer_than interval default null, p_kind text default null, p_key text default null,
-  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
+  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null, p_fingerprint text default null
 ) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C' as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_dead_ids bigint[];
   v_count integer;
 begin
-  v_dead_ids := array(select trunq._dead_ids(
-    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
+  v_count := trunq._requeue(v_queue, array(select trunq._dead_ids(
+    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, p_fingerprint, false)));
+  perform trunq._audit('requeue', p_queue, jsonb_build_object('subscription', p_subscription, 'ids', p_ids[:20],
+    'older_than', p_older_than, 'newer_than', p_newer_than, 'kind', p_kind, 'key', p_key, 'error', p_error, 'before', p_before, 'limit', p_limit, 'reason', p_reason, 'fingerprint', p_fingerprint), v_count);
+  return v_count;
+end $$;
+comment on function trunq.requeue is
+  'Hands dead messages out again, with all their attempts before them, their errors kept, even if they had expired (for max_age they are as old as this call): all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
+Returns: how many.
+Raises: TQ001, TQ002; TQ005 for an unknown reason.
+Locks: the rows it requeues.';
+
+create or replace function trunq._requeue(p_queue trunq.queue, p_dead_ids bigint[]) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C' as $$
+declare
+  v_dead_ids bigint[] := p_dead_ids;
+  v_count integer;
+begin
   -- Those that somebody deleted while they waited or ran died empty.
-  if exists (select from trunq.deletion d where d.queue_id = v_queue.queue_id) then
+  if exists (select from trunq.deletion d where d.queue_id = p_queue.queue_id) then
     v_dead_ids := array(
       with named as materialized (select d.dead_id, d.id from trunq.dead d where d.dead_id = any (v_dead_ids))
-      select n.dead_id from named n where n.id <> all (trunq._are_deleted(v_queue.queue_id, array(select n.id from named n))));
+      select n.dead_id from named n where n.id <> all (trunq._are_deleted(p_queue.queue_id, array(select n.id from named n))));
   end if;
-  if v_queue.unique_policy is not null then
-    execute format('select trunq_queue.%I($1)', v_queue.name || '_take_dead_keys') into v_dead_ids using v_dead_ids;
+  if p_queue.unique_policy is not null then
+    execute format('select trunq_queue.%I($1)', p_queue.name || '_take_dead_keys') into v_dead_ids using v_dead_ids;
   end if;
-  perform trunq._pass_gate(v_queue.name);
+  perform trunq._pass_gate(p_queue.name);
   execute format($q$
     with gone as (
       delete from trunq.dead d where d.dead_id = any ($1)
@@ -109,31 +124,25 @@ begin
       from gone g left join trunq.subscription s on s.subscription_id = g.subscription_id),
     %s
     select count(*) from gone
-  $q$, trunq._log(v_queue, 'again')) into v_count using v_dead_ids;
+  $q$, trunq._log(p_queue, 'again')) into v_count using v_dead_ids;
   perform trunq._pass_gate(null);
-  perform trunq._audit('requeue', p_queue, jsonb_build_object('subscription', p_subscription, 'ids', p_ids[:20],
-    'older_than', p_older_than, 'newer_than', p_newer_than, 'kind', p_kind, 'key', p_key, 'error', p_error, 'before', p_before, 'limit', p_limit, 'reason', p_reason), v_count);
   return v_count;
 end $$;
-comment on function trunq.requeue is
-  'Hands dead messages out again, with all their attempts before them, their errors kept, even if they had expired (for max_age they are as old as this call): all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
-Returns: how many.
-Raises: TQ001, TQ002; TQ005 for an unknown reason.
-Locks: the rows it requeues.';
+comment on function trunq._requeue is 'Hands dead messages out again, but those that were deleted and those whose unique key another holds. Returns: how many.';
 
 create or replace function trunq.purge(
   p_queue text, p_subscription text default null, p_ids bigint[] default null,
   p_older_than interval default null, p_newer_than interval default null, p_kind text default null, p_key text default null,
-  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
+  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null, p_fingerprint text default null
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_count integer;
 begin
   v_count := trunq._purge((trunq._find_queue(p_queue)).queue_id, array(select trunq._dead_ids(
-    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false)));
+    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, p_fingerprint, false)));
   perform trunq._audit('purge', p_queue, jsonb_build_object('subscription', p_subscription, 'ids', p_ids[:20],
-    'older_than', p_older_than, 'newer_than', p_newer_than, 'kind', p_kind, 'key', p_key, 'error', p_error, 'before', p_before, 'limit', p_limit, 'reason', p_reason), v_count);
+    'older_than', p_older_than, 'newer_than', p_newer_than, 'kind', p_kind, 'key', p_key, 'error', p_error, 'before', p_before, 'limit', p_limit, 'reason', p_reason, 'fingerprint', p_fingerprint), v_count);
   return v_count;
 end $$;
 comment on function trunq.purge is
@@ -373,7 +382,7 @@ comment on function trunq._publish_dead is 'Publishes a message that died into a
 
 create or replace function trunq._dead_ids(
   p_queue text, p_subscription text, p_ids bigint[], p_older_than interval, p_newer_than interval, p_kind text, p_key text,
-  p_error text, p_before bigint, p_limit bigint, p_reason text, p_newest boolean
+  p_error text, p_before bigint, p_limit bigint, p_reason text, p_fingerprint text, p_newest boolean
 ) returns setof bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
@@ -389,18 +398,26 @@ begin
       select d.dead_id from trunq.dead d
       where d.queue_id = $1 and d.subscription_id = s.subscription_id
         and ($3 is null or d.id = any ($3))
-        and ($4 is null or d.died_at < $5 - $4) and ($6 is null or d.died_at >= $5 - $6)
-        and ($7 is null or d.kind = $7) and ($8 is null or d.key = $8)
-        and ($9 is null or strpos(lower(d.errors #>> '{-1,error}'), lower($9)) > 0)
-        and ($10 is null or d.dead_id < $10) and ($12 is null or d.reason = $12)
+        and %3$s
       order by d.dead_id %1$s %2$s limit $11) o
     where s.queue_id = $1 and ($2 is null or s.subscription_id = $2)
     order by o.dead_id %2$s limit $11
-  $q$, case when p_ids is not null then '+ 0' end, case when p_newest then 'desc' end)
-  using v_queue_id, v_subscription_id, p_ids, p_older_than, trunq.clock(), p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason;
+  $q$, case when p_ids is not null then '+ 0' end, case when p_newest then 'desc' end, trunq._dead_condition())
+  using v_queue_id, v_subscription_id, p_ids, p_older_than, trunq.clock(), p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, p_fingerprint;
 end $$;
 comment on function trunq._dead_ids is
   'The dead_ids that a list, a count, requeue and purge are about: the newest or the oldest p_limit that all filters given find.';
+
+create or replace function trunq._dead_condition() returns text
+language sql immutable parallel safe as $$
+  -- $5 is the time it is asked at.
+  select $q$(($4 is null or d.died_at < $5 - $4) and ($6 is null or d.died_at >= $5 - $6)
+    and ($7 is null or d.kind = $7) and ($8 is null or d.key = $8)
+    and ($9 is null or strpos(lower(d.errors #>> '{-1,error}'), lower($9)) > 0)
+    and ($10 is null or d.dead_id < $10) and ($12 is null or d.reason = $12)
+    and ($13 is null or trunq._fingerprint(d.errors, d.reason) = $13))$q$
+$$;
+comment on function trunq._dead_condition is 'What a dead message d has to be like, by $4 to $13: the filters of list_dead, in the order of _dead_ids.';
 
 create or replace function trunq._subscription_id(p_queue text, p_subscription text) returns integer
 language sql stable as $$

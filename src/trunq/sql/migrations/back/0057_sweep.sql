@@ -1,0 +1,2 @@
+drop table trunq.sweep_stop;
+drop table trunq.sweep;

@@ -1,0 +1,69 @@
+"""Two carry a sweep on at once, and one of them is killed: each message is acted on once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import ask, new_names
+from engine import Engine
+
+PART = 10_000
+
+
+@pytest.fixture
+def work(session: psycopg.Connection[Any]) -> Engine:
+    made = Engine(session, next(new_names("sweep"))).create()
+    made.run("insert into {log} (kind) select 'k' from generate_series(1, %s)", PART + 500)
+    while held := made.lease(10_000):
+        made.answer("reject", held)
+    return made
+
+
+def test_one_carries_and_one_that_is_killed_takes_its_part_back(work: Engine, open_session: Any) -> None:
+    one, two = open_session(autocommit=False), open_session()
+    sweep = work.ask("start_sweep", act="requeue", counted=PART + 500)
+    part = {"queue": work.queue, "sweep_id": sweep}
+    assert ask(one, "carry_sweep", **part) is True
+    # While one does a part, the other passes it over, stops at nothing, and may ask for its end.
+    assert ask(two, "carry_sweep", **part) is None
+    assert ask(two, "perform_duty", duty="sweep") is not None
+    pid = one.info.backend_pid
+    two.execute("select pg_terminate_backend(%s, 60000)", [pid])
+    with pytest.raises(psycopg.OperationalError):
+        one.commit()
+    assert work.ask("count_dead") == PART + 500
+    while ask(two, "carry_sweep", **part):
+        pass
+    (row,) = [row for row in work.call("list_sweeps") if row.sweep_id == sweep]
+    assert (row.state, row.done, row.kept) == ("finished", PART + 500, 0)
+    handled = work.drain()
+    assert (len(handled), len({*handled})) == (PART + 500, PART + 500)
+
+
+def test_who_stops_it_waits_for_no_part(work: Engine, open_session: Any) -> None:
+    one, two = open_session(autocommit=False), open_session()
+    sweep = work.ask("start_sweep", act="purge")
+    part = {"queue": work.queue, "sweep_id": sweep}
+    assert ask(one, "carry_sweep", **part) is True
+    two.execute("set lock_timeout = '1s'")
+    assert ask(two, "stop_sweep", **part) is True
+    one.commit()
+    assert ask(one, "carry_sweep", **part) is False
+    one.commit()
+    assert work.ask("count_dead") == 500
+
+
+def test_a_drop_waits_for_the_part_under_way(work: Engine, open_session: Any) -> None:
+    one, two = open_session(autocommit=False), open_session()
+    sweep = work.ask("start_sweep", act="purge")
+    assert ask(one, "carry_sweep", queue=work.queue, sweep_id=sweep) is True
+    two.execute("set lock_timeout = '50ms'")
+    with pytest.raises(psycopg.Error):
+        ask(two, "drop_queue", queue=work.queue, force=True)
+    one.commit()
+    ask(two, "drop_queue", queue=work.queue, force=True)
+    assert ask(one, "carry_sweep", queue=work.queue, sweep_id=sweep) is False
+    one.commit()

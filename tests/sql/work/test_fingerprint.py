@@ -1,0 +1,79 @@
+"""What messages died of, in groups: functions/work/fingerprint.sql."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import call, fetch, new_names, refused
+from engine import Engine
+
+
+@pytest.fixture
+def work(session: psycopg.Connection[Any]) -> Engine:
+    return Engine(session, next(new_names("groups"))).create()
+
+
+def bury(work: Engine, *errors: str) -> list[int]:
+    work.publish(len(errors))
+    held = work.lease(len(errors))
+    work.answer("reject", held, errors=list(errors))
+    return held.ids
+
+
+@pytest.mark.parametrize(
+    ("error", "fingerprint"),
+    [
+        ("KeyError: 'iban of customer-17'\nshop.py, line 7", "KeyError: '…'"),
+        ('ValueError: "it\'s" is no date', "ValueError: '…' is no date"),
+        ("Failed: can't reach order 17 of 'ada'", "Failed: can't reach order # of '…'"),
+        ("no row 3f2c1b00-0000-4000-8000-0123456789ab in deadbeef01", "no row # in #"),
+        ("defaced facade", "defaced facade"),
+        ("  \nsecond", "rejected"),
+        ("<b>" + 300 * "x", "<b>" + 197 * "x"),
+    ],
+)
+def test_what_differs_from_message_to_message_is_masked(work: Engine, error: str, fingerprint: str) -> None:
+    bury(work, error)
+    (group,) = work.call("list_dead_groups")
+    assert (group.fingerprint, group.messages) == (fingerprint, 1)
+    assert [row.id for row in work.call("list_dead", fingerprint=fingerprint)] == [group.id]
+
+
+def test_a_thousand_customers_are_one_group(work: Engine) -> None:
+    bury(work, *(f"KeyError: 'customer-{n}'" for n in range(200)), "ValueError: 7")
+    many, one = work.call("list_dead_groups")
+    assert (many.fingerprint, many.messages, many.error) == ("KeyError: '…'", 200, "KeyError: 'customer-199'")
+    assert (one.fingerprint, one.subscriptions, one.looked, one.looked_to) == (
+        "ValueError: #",
+        ["default"],
+        201,
+        None,
+    )
+    assert work.ask("count_dead", fingerprint=many.fingerprint) == 200
+    assert work.ask("requeue", fingerprint=many.fingerprint, limit=50) == 50
+    assert work.ask("purge", fingerprint=many.fingerprint) == 150
+    assert [row.fingerprint for row in work.call("list_dead_groups")] == ["ValueError: #"]
+
+
+def test_a_look_says_how_far_it_came_and_the_next_goes_on(work: Engine) -> None:
+    bury(work, *(f"first {n}" for n in range(7)), *(f"second {n}" for n in range(5)))
+    (newest,) = work.call("list_dead_groups", look=5)
+    assert (newest.fingerprint, newest.messages, newest.looked) == ("second #", 5, 5)
+    (older,) = work.call("list_dead_groups", look=7, before=newest.looked_to)
+    assert (older.fingerprint, older.messages) == ("first #", 7)
+    assert work.call("list_dead_groups", look=7, before=older.looked_to) == []
+
+
+def test_all_queues_are_looked_at_together(
+    connection: psycopg.Connection[Any],
+) -> None:
+    queues = [Engine(connection, f"work_{n}").create() for n in range(3)]
+    for number, queue in enumerate(queues):
+        bury(queue, *(f"lost {n}" for n in range(number + 1)))
+    rows = call(connection, "list_dead_groups")
+    assert [(row.queue, row.messages) for row in rows] == [("work_2", 3), ("work_1", 2), ("work_0", 1)]
+    with refused("TQ005", "is one of a queue"):
+        fetch(connection, "select 1 from trunq.list_dead_groups(p_subscription => 'default')")
