@@ -126,6 +126,8 @@ def environment() -> Environment:
         "seconds": figure.seconds,
         "number": figure.number,
         "short": figure.short,
+        "rate": figure.rate,
+        "about": figure.about,
         "size": figure.size,
         "json": _pretty,
         "exact": _exact,
@@ -133,7 +135,7 @@ def environment() -> Environment:
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
     }
-    made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
+    made.globals |= {"line": figure.line, "stroke": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
     return made
 
 
