@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
@@ -24,7 +25,11 @@ PATIENT_WITHIN: Final = "20s"
 """For the one question that looks at all queues: a page does not wait for it, and has its answer later."""
 LOCK_WITHIN: Final = "1s"
 ANSWER_WITHIN: Final = 3.5
-"""Seconds that a page waits."""
+"""Seconds that a page waits for all of its looks together: a browser has six connections for all its tabs."""
+LEAST_WAIT: Final = 0.05
+"""For a look when they are over; it goes on, and the page has it the next time."""
+UNTIL: ContextVar[float] = ContextVar("until")
+"""Until when the page waits that is being made."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
 PAUSES: Final = 10
@@ -114,7 +119,7 @@ class Database:
             failed = self._failed.get(key)
             return Panel(known[1]) if failed is None else Panel(known[1], failed, now - known[0])
         try:
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(max(LEAST_WAIT, UNTIL.get(now + ANSWER_WITHIN) - now)):
                 rows: T = await self._ask_once(key, ask, within)
         except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege, TimeoutError) as error:
             if known is None:

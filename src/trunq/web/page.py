@@ -135,7 +135,7 @@ def environment() -> Environment:
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
     }
-    made.globals |= {"line": figure.line, "stroke": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
+    made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
     return made
 
 
