@@ -56,6 +56,7 @@ RUNS = (
     ("pipeline.py", "--postgres", "18"),
     ("engine.py", "--postgres", "18"),
     ("jdbc.py", "--postgres", "18"),
+    ("web.py", "--postgres", "18"),
 )
 
 INTRODUCTION = """# Benchmarks: results

@@ -9,9 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from calling import ask, burn, call, move_clock, publish
 from copying import copied_server
+from engine import Engine
 from trunq import embedded
 from trunq.embedded import Embedded
 from trunq.record import Finding
@@ -95,6 +97,64 @@ def test_positions_of_another_cluster_are_an_error_until_they_are_adopted(dba: C
     (command,) = re.findall(r'"(select trunq.adopt\(\))"', row.hint)
     dba.execute(command.encode())
     assert findings(dba) == []
+
+
+def test_a_worker_that_says_nothing_and_holds_messages_is_named_until_it_is_freed(dba: Connection) -> None:
+    work = Engine(dba, "silent").create()
+    work.publish(3)
+    held = work.lease(2, worker="ada's")
+    said = {"queues": ["silent"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb([])}
+    ask(dba, "_report", worker="ada's", **said, **more)
+    # One that holds nothing, and one that said good-bye.
+    ask(dba, "_report", worker="idle", **said, **more)
+    ask(dba, "_report", worker="gone", **said, **more, last_word="drained")
+    assert findings(dba, "workers") == []
+    try:
+        move_clock(dba, "13 seconds")
+        (row,) = findings(dba, "workers")
+        assert (row.severity, row.queue, row.subscription) == ("error", "silent", "default")
+        assert row.finding.startswith(
+            'worker "ada\'s" has said nothing for 00:00:13, and holds 2 messages: process 7 on shop-3'
+        )
+        follow(dba, row.hint.partition(" hands them")[0])
+        assert findings(dba, "workers") == []
+        assert set(work.drain()) >= set(held.ids)
+    finally:
+        move_clock(dba, "0")
+        work.ask("drop_queue", force=True)
+
+
+def test_handlers_that_fail_are_named_with_kinds_and_the_last_error(dba: Connection) -> None:
+    work = Engine(dba, "failing").create()
+    try:
+        work.run("insert into {log} (kind) select 'paid' from generate_series(1, 40)")
+        for at in (0, 5):
+            move_clock(dba, f"{at} seconds")
+            call(dba, "sample")
+            work.ack(work.lease(10))
+        assert findings(dba, "failures") == []
+        held = work.lease(20)
+        work.answer("reject", held, held.ids[:12], errors=["KeyError: 'iban'\nshop.py, line 7"] * 12)
+        work.ack(held, held.ids[12:])
+        move_clock(dba, "10 seconds")
+        call(dba, "sample")
+        (row,) = findings(dba, "failures")
+        assert (row.severity, row.queue, row.subscription) == ("warning", "failing", "default")
+        assert re.search(r"^12 of the last \d+ answers in subscription", row.finding)
+        assert row.finding.endswith(": kind paid; the last error: KeyError: 'iban'")
+        assert "trunq dead list failing" in row.hint
+        # Half a minute without failures.
+        for at in range(15, 60, 5):
+            move_clock(dba, f"{at} seconds")
+            work.publish(1)
+            work.ack(work.lease(1))
+            call(dba, "sample")
+        assert findings(dba, "failures") == []
+    finally:
+        move_clock(dba, "0")
+        work.ask("drop_queue", force=True)
+        dba.execute("truncate trunq.sample")
 
 
 def test_what_a_queue_lacks_is_an_error_until_it_is_put_back(dba: Connection) -> None:

@@ -111,7 +111,8 @@ begin
     select q.queue_id, q.name, n.subscription as reader, n.failed, n.answered, n.first_at from (
       select s.queue_id, s.subscription, min(s.at) as first_at, max(s.answered) - min(s.answered) as answered, max(f.number) - min(f.number) as failed
       from trunq.sample s cross join lateral (select trunq._failed(s.answers) as number) f
-      where s.at > v_last - interval '35 seconds' and s.at <= v_last and s.queue_id > 0 and s.subscription <> ''
+      -- When nobody samples, what was a minute ago is no news.
+      where v_last > trunq.clock() - interval '1 minute' and s.at > v_last - interval '35 seconds' and s.at <= v_last and s.queue_id > 0 and s.subscription <> ''
         and s.segment = any (array[trunq._sample_segment(v_last - interval '35 seconds'), trunq._sample_segment(v_last)])
       group by s.queue_id, s.subscription) n
     join trunq.queue q on q.queue_id = n.queue_id
