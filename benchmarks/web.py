@@ -92,9 +92,7 @@ def measure(options: Options) -> Iterator[Table]:
             for path in paths:
                 first, again = times(dsn, path, options.rounds())
                 name = "/, fifty subscriptions" if dsn == many else path
-                table.add(
-                    name, milliseconds(first), milliseconds(again), at_most(first * 1e3, target, " ms")
-                )
+                table.add(name, milliseconds(first), milliseconds(again), at_most(first * 1e3, target, " ms"))
         yield table
     with server(options) as running:
         yield cost(options, new_database(running))

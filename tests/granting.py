@@ -247,9 +247,7 @@ def make_shop(connection: Connection) -> Connection:
 
 
 @contextmanager
-def granting(
-    shop: Connection, connect: Connect, queue: str = "mine"
-) -> Iterator[Callable[..., Connection]]:
+def granting(shop: Connection, connect: Connect, queue: str = "mine") -> Iterator[Callable[..., Connection]]:
     """What opens a session of a new database role that has these roles of the queue."""
     names = new_names(f"role_{shop.info.dbname}")
     made: list[str] = []

@@ -27,11 +27,11 @@ def proxied(inner: str, prefix: str, directory: Path) -> Iterator[str]:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.rstrip("\r\n").split("\r\n")
             method, path, version = first.split(" ")
-            fields = dict(line.split(": ", 1) for line in lines)
+            fields = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
             if not path.startswith(f"{prefix}/"):
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             else:
-                body = await reader.readexactly(int(fields.get("Content-Length", fields.get("content-length", 0))))
+                body = await reader.readexactly(int(fields.get("content-length", 0)))
                 kept = [line for line in lines if not line.lower().startswith(("connection:", "host:"))]
                 more = [
                     f"Host: {place.netloc}",
@@ -76,8 +76,8 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     made, key = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(made)),
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(made)),
         ],
         check=True,
         capture_output=True,

@@ -42,7 +42,9 @@ def address(shared_database: str) -> Iterator[str]:
 
 COUNT = """() => {
   window.left = 0;
-  document.addEventListener("htmx:before:request", (event) => { window.left += Boolean(event.detail.ctx.isLeftOut); });
+  document.addEventListener("htmx:before:request", (event) => {
+    window.left += Boolean(event.detail.ctx.isLeftOut);
+  });
 }"""
 
 

@@ -118,7 +118,8 @@ def test_it_lives_signs_in_asks_and_changes_wherever_it_is(
         page.get_by_role("button", name="Requeue").click()
         page.wait_for_url(f"{address}/ask/requeue**")
         page.get_by_role("button", name="Requeue 1 message").click()
-        page.wait_for_url(re.compile(re.escape(f"{address}/queues/{orders.queue}/messages/{dead}") + r"\?said=.*"))
+        asked_on = f"{address}/queues/{orders.queue}/messages/{dead}"
+        page.wait_for_url(re.compile(rf"{re.escape(asked_on)}\?said=.*"))
         assert orders.state(dead) == "ready"
         # A slash too many is a redirect that keeps scheme, name and prefix.
         page.goto(f"{address}/workers/")

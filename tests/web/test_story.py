@@ -1,4 +1,4 @@
-"""A night on call: four things go wrong at once; the page names each, most are mended from it, and all is well."""
+"""A night on call: four things go wrong at once, the page names each, and all is well again."""
 
 from __future__ import annotations
 

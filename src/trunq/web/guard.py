@@ -153,7 +153,9 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
                 if "location" in headers:
                     # Where a proxy ends TLS or changes the name, we know neither; all ours are on this host.
-                    headers["Location"] = urlsplit(headers["location"])._replace(scheme="", netloc="").geturl()
+                    headers["Location"] = (
+                        urlsplit(headers["location"])._replace(scheme="", netloc="").geturl()
+                    )
             await send(message)
 
         request = Request(scope)

@@ -106,6 +106,8 @@ def test_a_role_sees_the_figures_of_its_queues_whoever_sampled(work: Engine, con
     with granting(work.connection, connect, work.queue) as give:
         sees = {role: give(role) for role in ("reader", "worker", "admin")}
         publisher = give("publisher")
+        for session in (*sees.values(), publisher):
+            move_clock(session, "5 seconds")
 
         def seen() -> set[tuple[Any, ...]]:
             return {
@@ -120,7 +122,8 @@ def test_a_role_sees_the_figures_of_its_queues_whoever_sampled(work: Engine, con
             mine = session.execute("select count(distinct queue_id) from trunq.sample where queue_id > 0")
             assert mine.fetchone() == (1,)
         work.publish(1)
-        move_clock(work.connection, "10 minutes")
+        for session in (*sees.values(), publisher):
+            move_clock(session, "10 minutes")
         # Nobody samples: it looks by itself, and at these queues alone.
         assert seen() == {((work.queue, 4, 1),)}
         assert call(publisher, "overview") == []

@@ -1489,10 +1489,11 @@ class Passing(Access):
 
     def diagnose(self, *, connection: Given | None = None) -> list[Finding]:
         """What is wrong with this database and what helps, area by area: another cluster's positions, nobody
-        who performs the duties, tables that lack an index or a trigger, all that list_warnings says, pauses
-        without an end while messages wait, transactions and replication slots that hold back vacuum or WAL,
-        freezing that does not keep up, tables that vacuum leaves, a full queue of notifications, too few
-        locks or connections, settings that cost promises, and rights.
+        who performs the duties, workers that say nothing and hold messages, handlers that fail, tables that
+        lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait,
+        transactions and replication slots that hold back vacuum or WAL, freezing that does not keep up,
+        tables that vacuum leaves, a full queue of notifications, too few locks or connections, settings that
+        cost promises, and rights.
 
         Returns one row a finding; severity is error (messages are late, lost or at risk until somebody acts),
         warning, or unseen (this role may not look; the hint names the grant). queue None: of the database.
@@ -2058,12 +2059,14 @@ class Passing(Access):
         those whose messages wait longest, paused ones after the others.
 
         It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty
-        queues that were worst, and has the last samples of the others.
+        queues that were worst, and has the last samples of the others. A caller who does not own trunq has
+        the queues of which it is reader, worker or admin.
 
         Returns sampled_at: when the figures were looked up, None when there is no sample yet, and no figures;
         published_per_second, answered_per_second and failed_share: within the last minute, None without
         samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many
-        there are. Raises InvalidArgument.
+        there are; recent: ready in each ten seconds of the last five minutes, None where no sample is of that
+        time. Raises InvalidArgument.
         """
         return self._records(connection, Overview, "overview", limit=limit)
 

@@ -162,8 +162,9 @@ def stopped(seen: Look | None, now: datetime) -> str | None:
     """That nobody samples, and since when."""
     if seen is None or not seen.rows or (seen.sampled_at and now - seen.sampled_at <= STOPPED_AFTER):
         return None
-    since = "" if seen.sampled_at is None else f" since {seen.sampled_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"Nobody samples{since}"
+    if seen.sampled_at is None:
+        return "Nobody samples"
+    return f"Nobody samples since {seen.sampled_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def show(desk: Desk, request: Request) -> Response:
