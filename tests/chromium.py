@@ -38,7 +38,7 @@ def watched(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
     context.on("response", lambda got: said.append(f"{got.status} {got.url}") if got.status >= 400 else None)
     yield context
     context.close()
-    assert said == []
+    assert said == [], said
 
 
 def is_live(response: Any) -> bool:
