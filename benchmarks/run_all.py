@@ -59,6 +59,7 @@ RUNS = (
     ("jdbc.py", "--postgres", "18"),
     ("merge.py", "--postgres", "18"),
     ("cluster.py", "--postgres", "18"),
+    ("web.py", "--postgres", "18"),
 )
 
 INTRODUCTION = """# Benchmarks: results

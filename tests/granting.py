@@ -147,7 +147,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "next_batch": (WORKS, {"subscription": "stream", "worker": "w"}),
     "notify": (EVERYBODY, {"channel": "news"}),
     "open_queue": (ADMIN, {}),
-    "overview": (OWNER, {}),
+    "overview": (EVERYBODY, {}),
     "park": (WORKS, {**HELD, "ids": [1], "tokens": ["t"], "delays": ["1 hour"]}),
     "pause_lane": (ADMIN, {"lane": "a", "until": UNTIL}),
     "pause_pipeline": (OWNER, {"pipeline": "there"}),
@@ -205,7 +205,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "run_schedule": (OWNER, {"schedule": "there"}),
     "run_pipeline": (OWNER, {"pipeline": "there"}),
     "sample": (OWNER, {}),
-    "sampled_at": (OWNER, {}),
+    "sampled_at": (EVERYBODY, {}),
     "seek": (WORKS | ADMIN, {"subscription": "stream", "tick_id": 1}),
     "set_dead": (OWNER, {"warn": True}),
     "set_lane": (ADMIN, {"lane": "a", "weight": 3}),
@@ -259,8 +259,8 @@ def make_shop(connection: Connection) -> Connection:
 
 
 @contextmanager
-def granting(shop: Connection, connect: Connect) -> Iterator[Callable[..., Connection]]:
-    """What opens a session of a new database role that has these roles of the queue `mine`."""
+def granting(shop: Connection, connect: Connect, queue: str = "mine") -> Iterator[Callable[..., Connection]]:
+    """What opens a session of a new database role that has these roles of the queue."""
     names = new_names(f"role_{shop.info.dbname}")
     made: list[str] = []
 
@@ -268,7 +268,7 @@ def granting(shop: Connection, connect: Connect) -> Iterator[Callable[..., Conne
         made.append(next(names))
         shop.execute(f"create role {made[-1]}".encode())
         for role in roles:
-            ask(shop, "grant_role", queue="mine", role=role, grantee=made[-1], **more)
+            ask(shop, "grant_role", queue=queue, role=role, grantee=made[-1], **more)
         session = connect()
         session.execute(f"set role {made[-1]}".encode())
         return session

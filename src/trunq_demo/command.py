@@ -23,6 +23,8 @@ EXAMPLES = (
     "trunq demo",
     "# The year in 20 seconds, somewhere else",
     "trunq demo /tmp/demo --replay 20",
+    "# Live in a browser",
+    "trunq demo --web",
 )
 
 
@@ -44,6 +46,10 @@ def demo(
             "--replay", min=0, metavar="SECONDS", help="How long the year takes; 0: as fast as it goes."
         ),
     ] = 100.0,
+    web: Annotated[
+        bool,
+        typer.Option("--web", metavar=option.FLAG, help="Show it in a browser while it runs: trunq web."),
+    ] = False,
     json: option.Json = False,
 ) -> None:
     """Send 336,776 real flights through a queue, and see what becomes of them.
@@ -57,7 +63,7 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        evidence = _run(directory, replay, err if json else out)
+        evidence = _run(directory, replay, err if json else out, web)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Stopped, and nothing was left running. trunq demo {directory} starts over."
@@ -72,7 +78,7 @@ def demo(
         )
 
 
-def _run(directory: Path, replay: float, console: Console) -> Evidence:
+def _run(directory: Path, replay: float, console: Console, web: bool) -> Evidence:
     try:
         from trunq_demo.fleet import ProcessDied
         from trunq_demo.flights import InputMissing
@@ -81,7 +87,7 @@ def _run(directory: Path, replay: float, console: Console) -> Evidence:
     except ModuleNotFoundError as error:
         raise Mistake(f"The demo needs {error.name}, which is not here: pip install 'trunq[demo]'.") from None
     try:
-        return run(directory, replay, console)
+        return run(directory, replay, console, web)
     except (InputMissing, PlaceUnusable, ProcessDied) as error:
         raise Mistake(str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -30,6 +31,8 @@ from trunq_demo.publisher import Replay
 from trunq_demo.screen import Bars, Screen
 
 WORKERS = 2
+WHERE = re.compile(r'"host": "(?P<host>[^"]+)",\s*"port": (?P<port>\d+)')
+"""What `trunq web --json` prints."""
 LOOK = 0.7
 """Seconds between two updates of the progress bars."""
 
@@ -46,8 +49,9 @@ class Run:
     fleet: Fleet
 
 
-def run(directory: Path, seconds: float, console: Console) -> Evidence:
-    """Run the demo in a directory, with the year replayed in `seconds`, and return its results.
+def run(directory: Path, seconds: float, console: Console, web: bool = False) -> Evidence:
+    """Run the demo in a directory, with the year replayed in `seconds`, and return its results; with `web`, a
+    dashboard shows the database meanwhile.
 
     Raises InputMissing, PlaceUnusable, ProcessDied, or an error of trunq. However the run ends, no process of
     it is left.
@@ -63,7 +67,7 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
         with server, Client(server.dsn) as client, Fleet(place.logs, environment) as fleet:
             job = Run(place, screen, seconds, server.dsn, client, fleet)
             try:
-                evidence = work(job, started_at)
+                evidence = work(job, started_at, web)
             except KeyboardInterrupt:
                 # Only the clean-up is left, which another Ctrl-C must not interrupt.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -74,9 +78,11 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
     return evidence
 
 
-def work(job: Run, started_at: datetime) -> Evidence:
+def work(job: Run, started_at: datetime, web: bool) -> Evidence:
     """The steps of the run, from the first that needs the database."""
     prepare(job)
+    if web:
+        show(job)
     spark, workers = start(job)
     year, expected = read(job.screen)
     await_query(job)
@@ -121,6 +127,16 @@ def start(job: Run) -> tuple[Member, list[Member]]:
     ]
     job.screen.done(f"Started {WORKERS} workers and a Spark query")
     return spark, workers
+
+
+def show(job: Run) -> None:
+    """Start a dashboard, on any port that is free, and say where it is."""
+    with job.screen.step("Starting the dashboard") as facts:
+        member = job.fleet.start("dashboard", "trunq_demo.member", "web", "--port", "0", "--json")
+        while not (said := WHERE.search(member.log.read_text())):
+            job.fleet.check()
+            time.sleep(LOOK / 4)
+        facts.append(f"live at http://{said['host']}:{said['port']}/ until the database stops")
 
 
 def await_query(job: Run) -> None:
@@ -263,6 +279,7 @@ def commands(place: Place) -> dict[str, str]:
     where = f"--embedded --directory {short(place.database)}"
     lake = f"from deltalake import DeltaTable; print(DeltaTable('{short(place.lake)}').to_pyarrow_table())"
     return {
+        f"{trunq} web {where}": "all of it in a browser; the database runs until Ctrl-C",
         f"{trunq} status {where}": "the queue and its readers; the database runs meanwhile",
         f"{trunq} dead list {QUEUE} {where}": "what was given up, and why",
         f"{trunq} message list {QUEUE} {where}": "what became of each message",

@@ -12,7 +12,7 @@ from counting import cost_of
 from engine import Engine
 
 LOOKS = (
-    "select * from trunq.status()",
+    "select * from trunq.overview()",
     "select * from trunq.diagnose()",
     "select * from trunq.statistics(p_last => '1 hour', p_per => '1 minute', p_by_kind => false)",
 )

@@ -49,7 +49,7 @@ def test_the_overview_says_what_is_wrong_before_it_shows_figures(
         text = seen(client, "/")
     assert "to look at" in text
     assert text.index("leader") < text.index("Subscriptions")
-    assert re.search(r"orders / default 1 quiet", text)
+    assert re.search(r"orders / default 1 no samples", text)
 
 
 def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(

@@ -165,7 +165,7 @@ class Overview(NamedTuple):
     """A row of `overview`: what a subscription is like, the worst first. `subscriptions`: how many there are.
 
     `sampled_at` None: it has no sample yet, and no figures. Rates are those of the last minute, None where
-    no sample tells.
+    no sample tells. `recent`: `ready` in each ten seconds of the last five minutes, None without a sample.
     """
 
     queue: str
@@ -189,6 +189,7 @@ class Overview(NamedTuple):
     paused_until: datetime | None
     lost_at: datetime | None
     subscriptions: int
+    recent: list[int | None]
 
 
 class Statistic(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -23,7 +24,7 @@ from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, TrunqError
 from trunq.web import act, metric
-from trunq.web.database import CONNECTIONS, Database
+from trunq.web.database import ANSWER_WITHIN, CONNECTIONS, UNTIL, Database
 from trunq.web.guard import COOKIE, METRICS, Entry, Guard, Who, root_of, ticket
 from trunq.web.page import HERE, HIDEABLE, Desk, environment
 from trunq.web.pages import PAGES
@@ -92,6 +93,7 @@ def _client(database: str | None) -> AsyncClient:
 def _routes(desk: Desk, entry: Entry) -> list[BaseRoute]:
     def route(path: str, view: View, *methods: str) -> Route:
         async def endpoint(request: Request) -> Response:
+            UNTIL.set(time.monotonic() + ANSWER_WITHIN)
             return await view(desk, request)
 
         return Route(path, endpoint, methods=list(methods or ("GET",)))

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
@@ -24,9 +25,15 @@ PATIENT_WITHIN: Final = "20s"
 """For the one question that looks at all queues: a page does not wait for it, and has its answer later."""
 LOCK_WITHIN: Final = "1s"
 ANSWER_WITHIN: Final = 3.5
-"""Seconds that a page waits."""
+"""Seconds that a page waits for all of its looks together: a browser has six connections for all its tabs."""
+LEAST_WAIT: Final = 0.05
+"""For a look when they are over; it goes on, and the page has it the next time."""
+UNTIL: ContextVar[float] = ContextVar("until")
+"""Until when the page waits that is being made."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
+PAUSES: Final = 10
+"""So many times as long as it took, a look that takes long is not repeated."""
 KEPT: Final = 500
 """Answers that are kept, to be shown when the next one does not come."""
 
@@ -58,6 +65,10 @@ class Database:
         """How far the clock of the database is ahead of ours."""
         self._changed_at = 0.0
         self._known: OrderedDict[object, tuple[float, Any]] = OrderedDict()
+        self._took: dict[object, float] = {}
+        """Seconds that each answer took."""
+        self._failed: dict[object, str] = {}
+        """Why the last look failed, of answers that are kept."""
         self._asking: dict[object, asyncio.Task[Any]] = {}
 
     @property
@@ -85,18 +96,30 @@ class Database:
             yield connection
 
     async def panel(
-        self, key: object, ask: Ask[T], fresh_for: float = FRESH_FOR, within: str = STATEMENT_WITHIN
+        self,
+        key: object,
+        ask: Ask[T],
+        fresh_for: float = FRESH_FOR,
+        within: str = STATEMENT_WITHIN,
+        meanwhile_for: float = 0,
     ) -> Panel[T]:
         """The answer to a question: a new one, or the one that somebody got `fresh_for` seconds ago, or, with
         the reason, the last one there was.
 
-        Raises what the functions refuse, such as QueueNotFound.
+        For `meanwhile_for` seconds the last one does while a new one is looked for, unless something was
+        changed here: for what takes long. A look that took long is also repeated less often. Raises what the
+        functions refuse, such as QueueNotFound.
         """
-        known = self._known.get(key)
-        if known is not None and known[0] > max(self._changed_at, time.monotonic() - fresh_for):
+        known, now = self._known.get(key), time.monotonic()
+        fresh_for = max(fresh_for, min(meanwhile_for, PAUSES * self._took.get(key, 0)))
+        if known is not None and known[0] > max(self._changed_at, now - fresh_for):
             return Panel(known[1])
+        if known is not None and known[0] > max(self._changed_at, now - meanwhile_for):
+            self._begin(key, ask, within)
+            failed = self._failed.get(key)
+            return Panel(known[1]) if failed is None else Panel(known[1], failed, now - known[0])
         try:
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(max(LEAST_WAIT, UNTIL.get(now + ANSWER_WITHIN) - now)):
                 rows: T = await self._ask_once(key, ask, within)
         except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege, TimeoutError) as error:
             if known is None:
@@ -111,29 +134,38 @@ class Database:
 
     async def _ask_once(self, key: object, ask: Ask[T], within: str) -> T:
         """Whoever asks while another waits for the same answer waits for that one."""
+        # A browser that goes away takes no answer from the others.
+        answer: T = await asyncio.shield(self._begin(key, ask, within))
+        return answer
+
+    def _begin(self, key: object, ask: Ask[T], within: str) -> asyncio.Task[T]:
         task = self._asking.get(key)
         # A mounted application may be called on another event loop than before.
         if task is None or task.get_loop() is not asyncio.get_running_loop():
             task = self._asking[key] = asyncio.create_task(self._ask(key, ask, within))
             task.add_done_callback(lambda done: self._forget(key, done))
-        # A browser that goes away takes no answer from the others.
-        answer: T = await asyncio.shield(task)
-        return answer
+        return task
 
     def _forget(self, key: object, done: asyncio.Task[Any]) -> None:
         if self._asking.get(key) is done:
             del self._asking[key]
-        if not done.cancelled():
-            done.exception()
+        error = None if done.cancelled() else done.exception()
+        if error is None:
+            self._failed.pop(key, None)
+        elif key in self._known:
+            self._failed[key] = _why(error)
 
     async def _ask(self, key: object, ask: Ask[T], within: str) -> T:
         asked_at = time.monotonic()
         async with self.reading(within) as connection:
             rows = await ask(connection)
         self._known[key] = (asked_at, rows)
+        self._took[key] = time.monotonic() - asked_at
         self._known.move_to_end(key)
         if len(self._known) > KEPT:
-            self._known.popitem(last=False)
+            oldest, _ = self._known.popitem(last=False)
+            self._took.pop(oldest, None)
+            self._failed.pop(oldest, None)
         return rows
 
 

@@ -47,6 +47,21 @@ def number(value: int | None, is_estimate: bool = False) -> str:
     return f"~{short(value)}" if is_estimate else f"{value:,}"
 
 
+def rate(value: float | None) -> str:
+    """So many a second, with a digit where there are few."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}/s" if value >= 10 or not value else f"{value:.1f}/s" if value >= 0.05 else "<0.1/s"
+
+
+def about(value: float) -> str:
+    """A length of time in its largest unit, for what is computed from rates."""
+    for name, of in (("d", 86400), ("h", 3600), ("min", 60)):
+        if value >= 2 * of:
+            return f"{value / of:.0f} {name}"
+    return f"{max(value, 1):.0f} s"
+
+
 def size(value: int | None) -> str:
     """Bytes in the unit that leaves few digits."""
     if value is None:

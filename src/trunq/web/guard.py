@@ -152,6 +152,11 @@ class Guard:
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
+                if "location" in headers:
+                    # Where a proxy ends TLS or changes the name, we know neither; all ours are on this host.
+                    headers["Location"] = (
+                        urlsplit(headers["location"])._replace(scheme="", netloc="").geturl()
+                    )
             await send(message)
 
         request = Request(scope)

@@ -131,6 +131,8 @@ def environment() -> Environment:
         "seconds": figure.seconds,
         "number": figure.number,
         "short": figure.short,
+        "rate": figure.rate,
+        "about": figure.about,
         "size": figure.size,
         "json": _pretty,
         "exact": _exact,

@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 
 from calling import answer, ask, burn, call, fetch, lease, move_clock, publish, refused
 from copying import copied_server
+from engine import Engine
 from standby import primary_and_standby
 from trunq import embedded, install
 from trunq.embedded import Embedded
@@ -103,6 +104,64 @@ def test_positions_of_another_cluster_are_an_error_until_they_are_adopted(dba: C
     (command,) = re.findall(r'"(select trunq.adopt\(\))"', row.hint)
     dba.execute(command.encode())
     assert findings(dba) == []
+
+
+def test_a_worker_that_says_nothing_and_holds_messages_is_named_until_it_is_freed(dba: Connection) -> None:
+    work = Engine(dba, "silent").create()
+    work.publish(3)
+    held = work.lease(2, worker="ada's")
+    said = {"queues": ["silent"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb([])}
+    ask(dba, "_report", worker="ada's", **said, **more)
+    # One that holds nothing, and one that said good-bye.
+    ask(dba, "_report", worker="idle", **said, **more)
+    ask(dba, "_report", worker="gone", **said, **more, last_word="drained")
+    assert findings(dba, "workers") == []
+    try:
+        move_clock(dba, "13 seconds")
+        (row,) = findings(dba, "workers")
+        assert (row.severity, row.queue, row.subscription) == ("error", "silent", "default")
+        assert row.finding.startswith(
+            'worker "ada\'s" has said nothing for 00:00:13, and holds 2 messages: process 7 on shop-3'
+        )
+        follow(dba, row.hint.partition(" hands them")[0])
+        assert findings(dba, "workers") == []
+        assert set(work.drain()) >= set(held.ids)
+    finally:
+        move_clock(dba, "0")
+        work.ask("drop_queue", force=True)
+
+
+def test_handlers_that_fail_are_named_with_kinds_and_the_last_error(dba: Connection) -> None:
+    work = Engine(dba, "failing").create()
+    try:
+        work.run("insert into {log} (kind) select 'paid' from generate_series(1, 40)")
+        for at in (0, 5):
+            move_clock(dba, f"{at} seconds")
+            call(dba, "sample")
+            work.ack(work.lease(10))
+        assert findings(dba, "failures") == []
+        held = work.lease(20)
+        work.answer("reject", held, held.ids[:12], errors=["KeyError: 'iban'\nshop.py, line 7"] * 12)
+        work.ack(held, held.ids[12:])
+        move_clock(dba, "10 seconds")
+        call(dba, "sample")
+        (row,) = findings(dba, "failures")
+        assert (row.severity, row.queue, row.subscription) == ("warning", "failing", "default")
+        assert re.search(r"^12 of the last \d+ answers in subscription", row.finding)
+        assert row.finding.endswith(": kind paid; the last error: KeyError: 'iban'")
+        assert "trunq dead list failing" in row.hint
+        # Half a minute without failures.
+        for at in range(15, 60, 5):
+            move_clock(dba, f"{at} seconds")
+            work.publish(1)
+            work.ack(work.lease(1))
+            call(dba, "sample")
+        assert findings(dba, "failures") == []
+    finally:
+        move_clock(dba, "0")
+        work.ask("drop_queue", force=True)
+        dba.execute("truncate trunq.sample")
 
 
 def test_what_a_queue_lacks_is_an_error_until_it_is_put_back(dba: Connection) -> None:
@@ -440,31 +499,6 @@ def test_a_bell_that_nobody_answers_is_named_and_freed(healthy: Embedded, dba: C
         wait_until(lambda: ask(dba, "take_bell", queue="work") == "held")
         ask(dba, "give_bell", queue="work")
     assert findings(dba) == []
-
-
-def test_a_subscription_whose_every_attempt_fails_is_named_with_where_to_see_why(dba: Connection) -> None:
-    ask(dba, "create_queue", queue="failing")
-    on_fire = ["the printer is on fire"] * 11
-    try:
-        ask(dba, "sample")
-        publish(dba, "failing", 12)
-        answer(dba, "ack", lease(dba, "failing", 1))
-        answer(dba, "retry", lease(dba, "failing", 11), errors=on_fire)
-        move_clock(dba, "60 seconds")
-        ask(dba, "sample")
-        assert findings(dba, "attempts") == [], "one went well"
-        publish(dba, "failing", 11)
-        answer(dba, "retry", lease(dba, "failing", 11), errors=on_fire)
-        move_clock(dba, "120 seconds")
-        ask(dba, "sample")
-        (row,) = findings(dba, "attempts")
-    finally:
-        move_clock(dba, "0")
-        ask(dba, "sample")
-    assert row[1:4] == ("warning", "failing", "default")
-    assert row.finding == 'all 11 attempts of subscription "default" of queue "failing" failed within a minute'
-    assert dba.execute(row.hint.partition(": ")[2].encode()).fetchall() == [("the printer is on fire", 22)]
-    ask(dba, "drop_queue", queue="failing", force=True)
 
 
 def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection) -> None:

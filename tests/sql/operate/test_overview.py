@@ -11,6 +11,7 @@ import pytest
 from calling import call, move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
+from granting import granting
 
 
 @pytest.fixture
@@ -85,6 +86,48 @@ def test_when_nobody_samples_it_looks_by_itself_and_counts_nothing_twice(work: E
     assert row.sampled_at > work.fetch("select trunq.sampled_at()") + timedelta(minutes=9)
     # A look writes nothing.
     assert work.fetch("select count(*) from trunq.sample where subscription = ''") == 2
+
+
+def test_recent_is_what_waited_in_each_ten_seconds_of_five_minutes(work: Engine) -> None:
+    for n in range(7):
+        sample_at(work, 10 * n)
+        work.publish(1)
+    (row,) = overview(work)
+    assert len(row.recent) == 30
+    assert row.recent[:-8] == [None] * 22
+    assert [each for each in row.recent if each is not None][-6:] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_role_sees_the_figures_of_its_queues_whoever_sampled(work: Engine, connect: Connect) -> None:
+    other = Engine(work.connection, f"other_{work.queue}").create()
+    work.publish(3)
+    other.publish(5)
+    sample_at(work, 5)
+    with granting(work.connection, connect, work.queue) as give:
+        sees = {role: give(role) for role in ("reader", "worker", "admin")}
+        publisher = give("publisher")
+        for session in (*sees.values(), publisher):
+            move_clock(session, "5 seconds")
+
+        def seen() -> set[tuple[Any, ...]]:
+            return {
+                tuple((row.queue, row.ready, row.subscriptions) for row in call(session, "overview"))
+                for session in sees.values()
+            }
+
+        assert seen() == {((work.queue, 3, 1),)}
+        assert call(publisher, "overview") == []
+        assert all(call(session, "sampled_at") for session in (*sees.values(), publisher))
+        for session in sees.values():
+            mine = session.execute("select count(distinct queue_id) from trunq.sample where queue_id > 0")
+            assert mine.fetchone() == (1,)
+        work.publish(1)
+        for session in (*sees.values(), publisher):
+            move_clock(session, "10 minutes")
+        # Nobody samples: it looks by itself, and at these queues alone.
+        assert seen() == {((work.queue, 4, 1),)}
+        assert call(publisher, "overview") == []
+    other.ask("drop_queue", force=True)
 
 
 def test_a_queue_that_is_broken_keeps_the_overview_from_nothing(work: Engine) -> None:

@@ -2271,12 +2271,14 @@ class AsyncPassing(AsyncAccess):
         those whose messages wait longest, paused ones after the others.
 
         It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty
-        queues that were worst, and has the last samples of the others.
+        queues that were worst, and has the last samples of the others. A caller who does not own trunq has
+        the queues of which it is reader, worker or admin.
 
         Returns sampled_at: when the figures were looked up, None when there is no sample yet, and no figures;
         published_per_second, answered_per_second and failed_share: within the last minute, None without
         samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many
-        there are. Raises InvalidArgument.
+        there are; recent: ready in each ten seconds of the last five minutes, None where no sample is of that
+        time. Raises InvalidArgument.
         """
         return await self._records(connection, Overview, "overview", limit=limit)
 

@@ -1,21 +1,28 @@
-"""The first page: what is wrong, in sentences, then every subscription."""
+"""The first page: what is wrong, in sentences, then every subscription, as the newest samples tell."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime, timedelta
-from typing import NamedTuple, get_args
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunq.record import Finding, Statistic, Status
+from trunq.record import Finding, Overview, Statistic, Status
 from trunq.web.database import PATIENT_WITHIN, Panel
 from trunq.web.page import Desk, text
 from trunq.word import Severity
 
 SHOWN = 100
 """Subscriptions on the page: the worst ones."""
+FOUND = 10_000
+"""Of so many, those are shown whose names somebody looks for."""
+SAMPLED_EVERY = timedelta(seconds=5)
+STOPPED_AFTER = timedelta(seconds=15)
+"""Without a sample for so long, nobody samples."""
+SOON = 10
+"""Seconds within which what waits is handled: nobody has to know whether it grows."""
 LAST = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 SERIOUS = {severity: place for place, severity in enumerate(get_args(Severity))}
@@ -34,32 +41,66 @@ class Course(NamedTuple):
         return failed / (failed + done) if failed + done else None
 
 
+class Look(NamedTuple):
+    """What the samples say: when the last was taken (None: never), and the worst subscriptions."""
+
+    sampled_at: datetime | None
+    rows: list[Overview]
+
+    @property
+    def many(self) -> int:
+        """Subscriptions there are."""
+        return self.rows[0].subscriptions if self.rows else 0
+
+
 async def findings(desk: Desk) -> Panel[list[Finding]]:
-    """What is wrong: looked at every few seconds, for it asks a lot."""
+    """What is wrong: asked in the background, as it takes seconds where there are a thousand queues."""
     client = desk.database.client
 
-    async def ask(connection: object) -> list[Finding]:
-        found = await client.diagnose(connection=connection)  # type: ignore[arg-type]
-        return sorted(found, key=lambda each: SERIOUS.get(each.severity, 3))
+    async def ask(connection: Any) -> list[Finding]:
+        found = await client.diagnose(connection=connection)
+        return [
+            _without_error(each) if "error" in desk.hidden else each
+            for each in sorted(found, key=lambda each: SERIOUS.get(each.severity, 3))
+        ]
 
-    return await desk.database.panel("diagnose", ask, fresh_for=8, within=PATIENT_WITHIN)
+    return await desk.database.panel("diagnose", ask, fresh_for=2, within=PATIENT_WITHIN, meanwhile_for=120)
+
+
+def _without_error(found: Finding) -> Finding:
+    return found._replace(finding=found.finding.partition("; the last error: ")[0])
+
+
+async def look(desk: Desk, limit: int = SHOWN) -> Panel[Look]:
+    """The overview: a reading for all pages that are open."""
+    client = desk.database.client
+
+    async def ask(connection: Any) -> Look:
+        return Look(
+            await client.sampled_at(connection=connection),
+            await client.overview(limit, connection=connection),
+        )
+
+    # Half as long as samples are apart: figures are never older than a sample and a half.
+    fresh_for = SAMPLED_EVERY.total_seconds() / 2
+    return await desk.database.panel(("overview", limit), ask, fresh_for, meanwhile_for=15)
 
 
 async def statuses(desk: Desk) -> Panel[list[Status]]:
-    """Every subscription."""
+    """Every subscription, looked at by itself."""
     client = desk.database.client
     return await desk.database.panel("status", lambda connection: client.status(connection=connection))
 
 
-async def courses(desk: Desk) -> Panel[dict[tuple[str, str], Course]]:
-    """What each subscription answered in the last hour."""
+async def courses(desk: Desk, queue: str | None = None) -> Panel[dict[tuple[str, str], Course]]:
+    """What each subscription of a queue, or of all, answered in the last hour."""
     client = desk.database.client
 
-    async def ask(connection: object) -> dict[tuple[str, str], Course]:
-        rows = await client.statistics(last=LAST, per=MINUTE, by_kind=False, connection=connection)  # type: ignore[arg-type]
+    async def ask(connection: Any) -> dict[tuple[str, str], Course]:
+        rows = await client.statistics(queue, last=LAST, per=MINUTE, by_kind=False, connection=connection)
         return _courses(rows, desk.database.now)
 
-    return await desk.database.panel("courses", ask, fresh_for=8)
+    return await desk.database.panel(("courses", queue), ask, fresh_for=8)
 
 
 def _courses(rows: list[Statistic], now: datetime) -> dict[tuple[str, str], Course]:
@@ -74,36 +115,75 @@ def _courses(rows: list[Statistic], now: datetime) -> dict[tuple[str, str], Cour
     return dict(found)
 
 
-def badness(row: Status) -> tuple[object, ...]:
-    """What sorts the worst first."""
-    waits = row.oldest_ready or timedelta(0)
-    return (
-        row.lost_at is None,
-        not (row.ready and not row.workers and row.mode == "shared"),
-        not row.paused,
-        -waits.total_seconds(),
-        -row.dead,
-        row.queue,
-        row.subscription,
-    )
+class Line(NamedTuple):
+    """A subscription as the page shows it."""
+
+    row: Overview
+    recent: list[int]
+    """Ready, every ten seconds of five minutes; empty: it has no sample of that time."""
+    empty_in: float | None
+    """Seconds until nothing waits; None: nothing waits, or nobody can say."""
+    trouble: str | None
+    """In the place of that: why it will never be empty."""
+
+
+def line(row: Overview) -> Line:
+    """The line of a subscription."""
+    taken, answered = row.published_per_second, row.answered_per_second
+    empty_in = trouble = None
+    if row.ready and row.mode == "shared" and row.paused:
+        trouble = "paused"
+    elif row.ready and row.mode == "shared" and not row.workers:
+        trouble = "never"
+    elif row.ready and answered is not None:
+        if answered and row.ready / answered <= SOON:
+            empty_in = row.ready / answered
+        elif answered > (taken or 0):
+            empty_in = row.ready / (answered - (taken or 0))
+        else:
+            trouble = "grows" if taken and taken > answered else "never"
+    return Line(row, filled(row), empty_in, trouble)
+
+
+def filled(row: Overview) -> list[int]:
+    """A queue where nothing happens has a sample a minute: its figures held meanwhile."""
+    values: list[int] = []
+    for value in row.recent or ():
+        if value is not None:
+            values.append(value)
+        elif values:
+            values.append(values[-1])
+    if values and row.ready is not None:
+        values[-1] = row.ready
+    return values
+
+
+def stopped(seen: Look | None, now: datetime) -> str | None:
+    """That nobody samples, and since when."""
+    if seen is None or not seen.rows or (seen.sampled_at and now - seen.sampled_at <= STOPPED_AFTER):
+        return None
+    if seen.sampled_at is None:
+        return "Nobody samples"
+    return f"Nobody samples since {seen.sampled_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
-    wrong, status, course = await findings(desk), await statuses(desk), await courses(desk)
     named = text(request.query_params, "find")
-    rows = [row for row in status.rows or [] if named is None or named in f"{row.queue}/{row.subscription}"]
-    # With few of them, who looks every day finds each at its place.
-    rows.sort(key=badness if len(rows) > SHOWN else lambda row: (row.queue, row.subscription))
+    wrong, seen = await findings(desk), await look(desk, SHOWN if named is None else FOUND)
+    every = seen.rows.rows if seen.rows else []
+    rows = [row for row in every if named is None or named in f"{row.queue}/{row.subscription}"]
+    many = seen.rows.many if seen.rows and named is None else len(rows)
+    if many <= SHOWN:
+        # With few of them, who looks every day finds each at its place.
+        rows.sort(key=lambda row: (row.queue, row.subscription))
     return desk.page(
         request,
         "overview.html",
         wrong=wrong,
-        status=status,
-        course=course.rows or {},
-        why_no_course=course.why,
-        rows=rows[:SHOWN],
-        many=len(rows),
+        seen=seen,
+        stopped=stopped(seen.rows, desk.database.now),
+        lines=[line(row) for row in rows[:SHOWN]],
+        many=many,
         named=named,
-        led=all(row.led for row in status.rows or []),
     )

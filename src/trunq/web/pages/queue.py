@@ -120,7 +120,7 @@ async def show(desk: Desk, request: Request) -> Response:
         status=status,
         row=mine[0] if mine else None,
         warnings=warnings,
-        course=(await courses(desk)).rows or {},
+        course=(await courses(desk, queue)).rows or {},
         range=range,
         ranges=RANGES,
         chart=await chart(desk, queue, None, range),

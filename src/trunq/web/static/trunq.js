@@ -1,8 +1,31 @@
-// All of our own JavaScript: whether the page still lives, and keys.
+// All of our own JavaScript: whether the page still lives, what it leaves alone, and keys.
+const live = () => document.getElementById("live");
+
+// What somebody fills in or selects stays as it is, and the page goes on when that is over.
+function isInHand() {
+  const selection = getSelection();
+  const range = selection?.rangeCount && !selection.isCollapsed && selection.getRangeAt(0);
+  if (range && live()?.contains(range.commonAncestorContainer)) return true;
+  return [...(live()?.querySelectorAll("input:not([type=hidden]), textarea, select") ?? [])].some((field) =>
+    field.options ? [...field.options].some((each) => each.selected !== each.defaultSelected && field.matches(":focus"))
+      : field.value !== field.defaultValue || (field.type === "checkbox" && field.checked !== field.defaultChecked));
+}
+
+document.addEventListener("htmx:before:request", (event) => {
+  // Nobody sees it: it comes back when somebody does.
+  if (document.hidden || isInHand()) {
+    event.detail.ctx.isLeftOut = true;
+    event.preventDefault();
+  }
+});
+document.addEventListener("htmx:before:swap", (event) => {
+  if (isInHand()) event.preventDefault();
+});
 document.addEventListener("htmx:finally:request", (event) => {
+  if (event.detail.ctx?.isLeftOut) return;
   const answered = event.detail.ctx?.response;
   document.getElementById("away")?.toggleAttribute("hidden", Boolean(answered && answered.status < 500));
-  document.getElementById("live")?.classList.toggle("dim", !(answered && answered.status < 500));
+  live()?.classList.toggle("dim", !(answered && answered.status < 500));
 });
 
 const places = { o: "/", d: "/dead", w: "/workers", s: "/schedules", p: "/pipelines" };

@@ -10,7 +10,7 @@
 
 create or replace function trunq._areas() returns table (area text, place bigint)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select * from unnest('{cluster,leader,version,queues,functions,structure,warnings,attempts,pauses,bells,clocks,transactions,slots,freeze,vacuum,disk,notifications,locks,connections,settings,rights,statistics}'::text[])
+  select * from unnest('{cluster,leader,version,workers,failures,queues,functions,structure,warnings,pauses,bells,clocks,transactions,slots,freeze,vacuum,disk,notifications,locks,connections,settings,rights,statistics}'::text[])
     with ordinality
 $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
@@ -65,7 +65,7 @@ begin
   end loop;
 end $$;
 comment on function trunq.diagnose is
-  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, subscriptions whose every attempt fails, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all.
+  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, workers that say nothing and hold messages, handlers that fail, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all.
 Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at). queue null: of the database. since null: Postgres does not say.
 Raises: TQ005.
 Locks: waiting 100 ms for each at most, and to the end of a look at one area.';
@@ -153,22 +153,6 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._diagnose_bells is 'A session that holds the bell of a queue has been silent for five minutes: its worker is frozen, or gone behind a pooler, and the others poll.';
 
-create or replace function trunq._diagnose_attempts(p_queues text[])
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  with last as materialized (
-    select n.* from trunq._newest_samples(trunq._last_sampled(trunq.clock())) n where n.subscription <> '' and n.answered > 0)
-  select 'warning', q.name, n.subscription,
-    format('all %s attempts of subscription "%s" of queue "%s" failed within a minute', n.answered - b.answered, n.subscription, q.name),
-    format('see why: select error, count(*) from trunq.list_messages(%L, %L, ''retrying'', 1000) group by 1 order by 2 desc', q.name, n.subscription), null::timestamptz
-  from last n join trunq.queue q on q.queue_id = n.queue_id
-  cross join lateral trunq._sample_before(n.queue_id, n.subscription, n.at) b
-  where n.answered - b.answered >= 10 and n.answered - b.answered = (
-    select sum((n.answers->>o.outcome)::bigint - coalesce((b.answers->>o.outcome)::bigint, 0)) from trunq._outcomes() o where o.state in ('retrying', 'dead'))
-  order by q.name, n.subscription limit 100
-$$;
-comment on function trunq._diagnose_attempts is 'All attempts of a subscription, ten or more, failed within a minute.';
-
 create or replace function trunq._diagnose_cluster(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -201,6 +185,94 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   from pg_class c where c.oid = 'trunq.leader'::regclass and c.relpersistence = 'u'
 $$;
 comment on function trunq._diagnose_leader is 'Nobody performs the duties, neither a leader nor pg_cron; or nobody can be elected, now or after a crash.';
+
+create or replace function trunq._diagnose_workers(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_now timestamptz := trunq.clock();
+  v record;
+begin
+  severity := 'error';
+  -- A worker speaks every ten seconds, so one that is stopped or cut off is seen before its lease ends.
+  for v in
+    select q.name, n.* from (
+      select distinct on (r.queue_id, r.subscription, r.worker) r.* from trunq.worker_report r
+      where r.at > v_now - interval '10 minutes' and r.at <= v_now
+        and r.segment = any (array[trunq._report_segment(v_now - interval '10 minutes'), trunq._report_segment(v_now)])
+      order by r.queue_id, r.subscription, r.worker, r.at desc) n
+    join trunq.queue q on q.queue_id = n.queue_id
+    where n.last_word is null and n.at < v_now - interval '12 seconds' order by q.name, n.subscription, n.worker limit 20
+  loop
+    queue := v.name; subscription := v.subscription; since := v.at;
+    select format('worker "%s" has said nothing for %s, and holds %s: process %s on %s is stopped, hangs or is gone, and nobody else gets them before %s', v.worker,
+        date_trunc('second', v_now - v.at), case when w.held = 1 then '1 message' else w.held || ' messages' end, v.pid, v.host, date_trunc('second', w.until)),
+      format('select trunq.free_worker(%L) hands them to others at once; then see to the process', v.worker)
+    into finding, hint
+    from trunq.list_workers(v.name) w where w.worker = v.worker and w.subscription = v.subscription and w.held > 0;
+    if found then
+      return next;
+    end if;
+  end loop;
+end $$;
+comment on function trunq._diagnose_workers is 'A worker has said nothing for twelve seconds, without a last word, and holds messages: it is stopped, hangs or is gone. The first 20.';
+
+create or replace function trunq._diagnose_failures(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  c_least constant integer := 10;
+  c_share constant double precision := 0.1;
+  v_last timestamptz := trunq._last_sampled(trunq.clock());
+  v record;
+begin
+  for v in
+    select q.queue_id, q.name, n.subscription as reader, n.failed, n.answered, n.first_at from (
+      select s.queue_id, s.subscription, min(s.at) as first_at, max(s.answered) - min(s.answered) as answered, max(f.number) - min(f.number) as failed
+      from trunq.sample s cross join lateral (select trunq._failed(s.answers) as number) f
+      -- When nobody samples, what was a minute ago is no news.
+      where v_last > trunq.clock() - interval '1 minute' and s.at > v_last - interval '35 seconds' and s.at <= v_last and s.queue_id > 0 and s.subscription <> ''
+        and s.segment = any (array[trunq._sample_segment(v_last - interval '35 seconds'), trunq._sample_segment(v_last)])
+      group by s.queue_id, s.subscription) n
+    join trunq.queue q on q.queue_id = n.queue_id
+    where n.failed >= c_least and n.failed >= c_share * n.answered order by n.failed desc, q.name limit 20
+  loop
+    severity := case when 2 * v.failed >= v.answered then 'error' else 'warning' end;
+    queue := v.name; subscription := v.reader; since := v.first_at;
+    finding := format('%s of the last %s answers in subscription "%s" of queue "%s" are failures%s', v.failed, v.answered, v.reader, v.name,
+      trunq._tell_failures(v.queue_id, v.reader, v.first_at));
+    hint := format('see what failed: trunq dead list %s, or trunq message list %s --state retrying; once that is mended, what died is requeued with trunq dead requeue %s',
+      v.name, v.name, v.name);
+    return next;
+  end loop;
+end $$;
+comment on function trunq._diagnose_failures is 'A tenth of the answers of a subscription within half a minute, ten at least, are failures: of which kinds, and the last error. The first 20.';
+
+create or replace function trunq._failed(p_answers jsonb) returns bigint
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(sum((p_answers->>trunq._outcome(o))::bigint), 0) from unnest('{r,t,j,x}'::"char"[]) o
+$$;
+comment on function trunq._failed is 'How many of the answers are failures: of a handler, or of a worker that died.';
+
+create or replace function trunq._tell_failures(p_queue_id integer, p_subscription text, p_since timestamptz) returns text
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  -- The newest hundred that died or wait for another try, of each slot of a group.
+  with failed as (
+    select f.kind, f.errors -> -1 as error from trunq.subscription s cross join lateral (
+      (select d.kind, d.errors, d.died_at as at from trunq.dead d
+       where d.queue_id = p_queue_id and d.subscription_id = s.subscription_id order by d.dead_id desc limit 100)
+      union all
+      (select d.kind, d.errors, (d.errors #>> '{-1,at}')::timestamptz from trunq.delayed d
+       where d.queue_id = p_queue_id and d.subscription_id = s.subscription_id order by d.id desc limit 100)) f
+    where s.queue_id = p_queue_id and split_part(s.name, '#', 1) = p_subscription and f.at >= p_since and f.errors is not null),
+  kind as (
+    select f.kind, count(*) as number, (array_agg(f.error->>'error' order by f.error->>'at' desc) filter (where f.error->>'error' is not null))[1] as error
+    from failed f group by f.kind order by count(*) desc, f.kind limit 3)
+  select concat(': ' || string_agg(coalesce('kind ' || left(k.kind, 100), 'without a kind'), ', ' order by k.number desc, k.kind),
+    '; the last error: ' || left(split_part((array_agg(k.error order by k.number desc))[1], E'\n', 1), 200))
+  from kind k
+$$;
+comment on function trunq._tell_failures is 'Of which kinds the newest failures are, the most frequent three, and what the last error of the first says.';
 
 create or replace function trunq._diagnose_structure(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)

@@ -22,7 +22,7 @@ language sql immutable as $$
   select f.name, d.doors
   from (values
     ('{read_payload,read,administer,work}'::text[],
-     '{status,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id,find_place,read_on}'::text[]),
+     '{status,_look_at,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id,find_place,read_on}'::text[]),
     ('{read_payload,read,administer}',
      '{list_messages,count_messages,show_message,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),

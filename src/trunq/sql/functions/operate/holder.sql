@@ -81,7 +81,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pids integer[] := array(
     select a.pid from pg_stat_activity a
-    where a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < trunq.clock() - interval '30 seconds'
+    where a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < trunq.clock() - interval '10 seconds'
     order by a.state_change limit 100);
 begin
   if v_pids = '{}' then
@@ -101,10 +101,13 @@ begin
         and k.database = (select d.oid from pg_database d where d.datname = current_database())) l
     join trunq.queue q on case when l.is_log then q.log_table else q.name end = l.name
     where p_queue is null or q.name = p_queue
-    group by q.name, l.pid order by q.name, l.pid limit 100;
+    group by q.name, l.pid
+    -- What was published is late already; locks hurt where rotation waits.
+    having bool_or(l.is_published) or exists (select from pg_stat_activity a where a.pid = l.pid and a.state_change < trunq.clock() - interval '30 seconds')
+    order by q.name, l.pid limit 100;
 end $$;
 comment on function trunq._warn_idle is
-  'Transactions that have been open and idle for 30 seconds and have published, or hold locks on a queue''s tables: the first 100.';
+  'Transactions that have been open and idle for 10 seconds and have published, or for 30 seconds and hold locks on a queue''s tables: the first 100.';
 
 create or replace function trunq._warn_expired(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$

@@ -93,47 +93,92 @@ create or replace function trunq.overview(p_limit integer default 100)
 returns table (
   queue text, subscription text, mode text, sampled_at timestamptz, ready bigint, leased bigint, delayed bigint, dead bigint, parked bigint, workers integer,
   oldest_ready interval, lag_messages bigint, lag interval, published_per_second double precision, answered_per_second double precision,
-  failed_share double precision, estimated text[], paused boolean, paused_until timestamptz, lost_at timestamptz, subscriptions bigint
+  failed_share double precision, estimated text[], paused boolean, paused_until timestamptz, lost_at timestamptz, subscriptions bigint, recent bigint[]
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_now timestamptz := trunq.clock();
   v_last timestamptz := trunq._last_sampled(v_now);
+  v_queues integer[] := array(select q.queue_id from trunq._visible_queues() q);
   v_rows trunq.sample[];
 begin
   perform trunq._check_limit(p_limit);
   select array_agg(n) into v_rows from trunq._newest_samples(v_last) n;
   if v_last is null or v_last < v_now - interval '15 seconds' then
-    v_rows := trunq._look_again(v_rows, v_now);
+    v_rows := trunq._look_again(v_rows, v_queues, v_now);
   end if;
+  return query select o.* from trunq._worst(v_rows, v_queues, p_limit, v_last, v_now) o;
+end $$;
+comment on function trunq.overview is
+  'What each subscription is like, the worst p_limit (100) of all: those that lost messages, then those whose messages wait longest, paused ones after the others. It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty queues that were worst, and has the last samples of the others. A caller who does not own trunq has the queues of which it is reader, worker or admin.
+Returns: sampled_at: when the figures were looked up, null when there is no sample yet, and no figures; published_per_second, answered_per_second and failed_share: within the last minute, null without samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many there are; recent: ready in each ten seconds of the last five minutes, null where no sample is of that time.
+Raises: TQ005.';
+
+create or replace function trunq._visible_queues() returns setof trunq.queue
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- By the caches of the catalog: of a thousand queues no page is read. The policy of trunq.sample says the same.
+  select q.* from trunq.queue q
+  where trunq._owns() or exists (
+    select from unnest('{work,read,administer}'::text[]) d
+    where has_function_privilege(to_regprocedure(format('trunq_queue.%I(text,text[])', concat(q.name, '_', d))), 'execute'))
+$$;
+comment on function trunq._visible_queues is 'Queues whose figures the caller may see: the owner of trunq all of them, others those of which it is reader, worker or admin.';
+
+create or replace function trunq._worst(p_rows trunq.sample[], p_queues integer[], p_limit integer, p_last timestamptz, p_now timestamptz)
+returns table (
+  queue text, subscription text, mode text, sampled_at timestamptz, ready bigint, leased bigint, delayed bigint, dead bigint, parked bigint, workers integer,
+  oldest_ready interval, lag_messages bigint, lag interval, published_per_second double precision, answered_per_second double precision,
+  failed_share double precision, estimated text[], paused boolean, paused_until timestamptz, lost_at timestamptz, subscriptions bigint, recent bigint[]
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = hash as $$
+#variable_conflict use_column
+begin
   return query
     with reader as (
       select distinct q.queue_id, q.name as queue, split_part(s.name, '#', 1) as subscription
-      from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id),
-    worst as (
+      from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id where q.queue_id = any (p_queues)),
+    worst as materialized (
       select r.queue, n.*, r.queue_id as id, r.subscription as reader, count(*) over () as subscriptions
-      from reader r left join unnest(v_rows) n on n.queue_id = r.queue_id and n.subscription = r.subscription
+      from reader r left join unnest(p_rows) n on n.queue_id = r.queue_id and n.subscription = r.subscription
       -- Lost messages; then what waits longest, and is not paused; then what died.
-      order by n.lost_at is null, n.paused is true, n.oldest_ready_at nulls last, n.dead desc nulls last, r.queue, r.subscription limit p_limit)
+      order by n.lost_at is null, n.paused is true, n.oldest_ready_at nulls last, n.dead desc nulls last, r.queue, r.subscription limit p_limit),
+    -- In the order of times, once for all of them.
+    sampled as materialized (
+      select s.queue_id, s.subscription, s.at, s.ready, s.published, s.answered, s.answers from trunq.sample s
+      where s.at > p_last - interval '5 minutes' and s.at <= p_last and s.queue_id > 0
+        and s.segment = any (array[trunq._sample_segment(p_last - interval '5 minutes'), trunq._sample_segment(p_last)])),
+    newest as (
+      select w.id, w.reader, w.at, w.published, w.answered, w.answers from worst w
+      union all
+      select p.queue_id, '', p.at, p.published, null, null from unnest(p_rows) p where p.subscription = '' and p.queue_id in (select w.id from worst w)),
+    rate as materialized (
+      select distinct on (n.id, n.reader) n.id, n.reader,
+        (n.published - s.published) / extract(epoch from n.at - s.at)::double precision as published,
+        (n.answered - s.answered) / extract(epoch from n.at - s.at)::double precision as answered,
+        1 - (trunq._acked(n.answers) - trunq._acked(s.answers))::double precision / nullif(n.answered - s.answered, 0) as failed
+      from newest n join sampled s on s.queue_id = n.id and s.subscription = n.reader and s.at between n.at - interval '2 minutes' and n.at - interval '55 seconds'
+      order by n.id, n.reader, s.at desc),
+    step as (
+      select distinct on (s.queue_id, s.subscription, t.n) s.queue_id, s.subscription, t.n, s.ready
+      from sampled s cross join lateral (select floor(extract(epoch from s.at - (p_now - interval '5 minutes')) / 10)::integer as n) t
+      where t.n between 0 and 29 and (s.queue_id, s.subscription) in (select w.id, w.reader from worst w)
+      order by s.queue_id, s.subscription, t.n, s.at desc),
+    course as materialized (
+      select t.queue_id, t.subscription, jsonb_object_agg(t.n, t.ready) as ready from step t group by t.queue_id, t.subscription)
     select w.queue, w.reader, w.mode, w.looked_at, w.ready, w.leased, w.delayed, w.dead, w.parked, w.workers,
-      v_now - w.oldest_ready_at, w.pending, v_now - w.pending_since,
-      (p.published - b.published) / nullif(extract(epoch from p.at - b.at), 0)::double precision,
-      (w.answered - a.answered) / nullif(extract(epoch from w.at - a.at), 0)::double precision,
-      1 - (trunq._acked(w.answers) - trunq._acked(a.answers))::double precision / nullif(w.answered - a.answered, 0),
-      w.estimated, w.paused, w.paused_until, w.lost_at, w.subscriptions
+      p_now - w.oldest_ready_at, w.pending, p_now - w.pending_since, p.published, a.answered, a.failed,
+      w.estimated, w.paused, w.paused_until, w.lost_at, w.subscriptions,
+      array(select (c.ready->>(g.n::text))::bigint from generate_series(0, 29) g(n) order by g.n)
     from worst w
-    left join unnest(v_rows) p on p.queue_id = w.id and p.subscription = ''
-    left join lateral trunq._sample_before(w.id, '', p.at) b on true
-    left join lateral trunq._sample_before(w.id, w.reader, w.at) a on true
+    left join rate p on p.id = w.id and p.reader = ''
+    left join rate a on a.id = w.id and a.reader = w.reader
+    left join course c on c.queue_id = w.id and c.subscription = w.reader
     order by w.lost_at is null, w.paused is true, w.oldest_ready_at nulls last, w.dead desc nulls last, w.queue, w.reader;
 end $$;
-comment on function trunq.overview is
-  'What each subscription is like, the worst p_limit (100) of all: those that lost messages, then those whose messages wait longest, paused ones after the others. It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty queues that were worst, and has the last samples of the others.
-Returns: sampled_at: when the figures were looked up, null when there is no sample yet, and no figures; published_per_second, answered_per_second and failed_share: within the last minute, null without samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many there are.
-Raises: TQ005.';
+comment on function trunq._worst is 'The worst of these newest samples, with what the samples of five minutes say of each: one walk over these, however many subscriptions there are.';
 
-create or replace function trunq._look_again(p_rows trunq.sample[], p_now timestamptz) returns trunq.sample[]
+create or replace function trunq._look_again(p_rows trunq.sample[], p_queues integer[], p_now timestamptz) returns trunq.sample[]
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 declare
   v_rows trunq.sample[] := coalesce(p_rows, '{}');
@@ -143,10 +188,11 @@ begin
   for v_queue in
     select q.* from trunq.queue q
     left join (select r.queue_id, min(r.oldest_ready_at) as oldest from unnest(v_rows) r group by 1) o using (queue_id)
+    where q.queue_id = any (p_queues)
     order by o.oldest nulls last, q.name limit 20
   loop
     begin
-      select array_agg(l) into v_look from trunq._look(v_queue, p_now, null) l;
+      v_look := array(select r from jsonb_populate_recordset(null::trunq.sample, trunq._look_at(v_queue.name)) r);
       raise exception using errcode = 'TQ900';  -- gives the locks back
     exception
       when sqlstate 'TQ900' then
@@ -160,16 +206,14 @@ begin
   end loop;
   return v_rows;
 end $$;
-comment on function trunq._look_again is 'Samples, with those of twenty queues looked up now: those whose messages waited longest.';
+comment on function trunq._look_again is 'Samples, with those of twenty of these queues looked up now: those whose messages waited longest.';
 
-create or replace function trunq._sample_before(p_queue_id integer, p_subscription text, p_at timestamptz) returns trunq.sample
-language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
-  select s from trunq.sample s
-  where s.queue_id = p_queue_id and s.subscription = p_subscription and s.at >= p_at - interval '2 minutes' and s.at <= p_at - interval '55 seconds'
-    and s.segment = any (array[trunq._sample_segment(p_at - interval '2 minutes'), trunq._sample_segment(p_at)])
-  order by s.at desc limit 1
-$$;
-comment on function trunq._sample_before is 'The sample of a minute before.';
+create or replace function trunq._look_at(p_queue text) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select jsonb_agg(l) from trunq._look(trunq._find_queue(p_queue), trunq.clock(), null) l);
+end $$;
+comment on function trunq._look_at is 'What a queue and its subscriptions are like now, as samples; for all who may see its figures.';
 
 create or replace function trunq._acked(p_answers jsonb) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$

@@ -109,7 +109,8 @@ declare
 begin
   if p_grant then
     execute format('grant usage on schema trunq, trunq_queue %s', v_to);
-    execute format('grant select on trunq.queue, trunq.subscription %s', v_to);
+    -- Of trunq.sample a policy shows each the rows of its queues.
+    execute format('grant select on trunq.queue, trunq.subscription, trunq.sample %s', v_to);
   end if;
   for v_function in
     select p.oid from pg_proc p
@@ -219,7 +220,7 @@ begin
     execute format('revoke select on trunq.webhook from %I', p_grantee);
   end if;
   if v_roles = '{}' then
-    execute format('revoke select on trunq.queue, trunq.subscription from %I', p_grantee);
+    execute format('revoke select on trunq.queue, trunq.subscription, trunq.sample from %I', p_grantee);
     execute format('revoke usage on schema trunq, trunq_queue, trunq_log, trunq_data from %I', p_grantee);
   end if;
 end $$;

@@ -1,0 +1,168 @@
+"""A night on call: four things go wrong at once, the page names each, and all is well again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from browsing import serve
+from calling import call
+from chromium import MILLISECONDS, needs_browser, watched
+from chromium import browser as browser
+from copying import copied_server
+from shelling import start
+from trunq.web import app
+from waiting import wait_until
+
+pytestmark = [needs_browser, pytest.mark.timeout(600)]
+
+MESSAGES = 20_000
+HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on"}
+HANDLERS = """
+import asyncio
+from pathlib import Path
+
+from trunq import Worker
+
+worker = Worker("orders", lead=False, concurrency=10)
+
+
+async def work(message):
+    await asyncio.sleep(0.06)
+
+
+worker.handler("placed")(work)
+worker.handler("sent")(work)
+
+
+@worker.handler("paid")
+async def paid(message):
+    await work(message)
+    if Path("broken").exists():
+        raise KeyError("iban")
+"""
+
+IN_TRANSACTION = """select count(*) from pg_stat_activity
+where application_name = %s and state <> 'idle'"""
+
+
+@contextmanager
+def running(*arguments: str, directory: Path, dsn: str) -> Iterator[subprocess.Popen[str]]:
+    process = start(*arguments, directory=directory, TRUNQ_DSN=dsn, TRUNQ_LOG_LEVEL="error")
+    try:
+        yield process
+    finally:
+        for number in (signal.SIGCONT, signal.SIGKILL):
+            if process.poll() is None:
+                os.kill(process.pid, number)
+        process.communicate()
+
+
+def stop_between_transactions(sql: psycopg.Connection[Any], worker: subprocess.Popen[str], name: str) -> None:
+    """As most of its time is spent: one that stops in the middle of an answer holds its locks besides."""
+
+    def is_stopped() -> bool:
+        os.kill(worker.pid, signal.SIGSTOP)
+        row = sql.execute(IN_TRANSACTION, (f"trunq worker {name}",)).fetchone()
+        held = any(row.worker == name and row.held for row in call(sql, "list_workers", queue="orders"))
+        if row == (0,) and held:
+            return True
+        os.kill(worker.pid, signal.SIGCONT)
+        return False
+
+    wait_until(is_stopped)
+
+
+def finding(page: Page, text: str) -> Locator:
+    found = page.locator(".finding", has_text=text)
+    expect(found.first).to_be_visible(timeout=MILLISECONDS)
+    return found.first
+
+
+def test_a_night_on_call(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(HANDLERS)
+    worker = ("worker", "shop:worker", "--name")
+    with (
+        copied_server(settings=HEALTHY) as server,
+        psycopg.connect(server.dsn, autocommit=True) as sql,
+        running("leader", directory=tmp_path, dsn=server.dsn) as leader,
+        running(*worker, "ada", directory=tmp_path, dsn=server.dsn) as ada,
+        running(*worker, "bob", directory=tmp_path, dsn=server.dsn),
+        serve(app(server.dsn)) as address,
+        watched(browser, viewport={"width": 1280, "height": 900}) as context,
+    ):
+        call(sql, "create_queue", queue="orders")
+        call(sql, "subscribe", queue="orders", subscription="default", max_attempts=1)
+        sql.execute(
+            "insert into trunq_log.orders (kind) select (array['placed', 'paid', 'sent'])[1 + n %% 3]"
+            " from generate_series(1, %s) n",
+            (MESSAGES,),
+        )
+        page = context.new_page()
+        page.goto(f"{address}/")
+        expect(page.locator("h1")).to_contain_text("All is well", timeout=MILLISECONDS)
+        row = page.locator("#of-orders-default")
+        expect(row).to_contain_text(re.compile(r"\d/s"), timeout=MILLISECONDS)
+
+        # A handler begins to fail.
+        (tmp_path / "broken").touch()
+        failing = finding(page, "are failures")
+        expect(failing).to_contain_text("kind paid")
+        expect(failing).to_contain_text("KeyError: 'iban'")
+        # A worker is stopped with messages in hand.
+        stop_between_transactions(sql, ada, "ada")
+        silent = finding(page, 'worker "ada" has said nothing')
+        expect(silent).to_contain_text(f"process {ada.pid}")
+        # Somebody publishes, and goes home.
+        forgotten = psycopg.connect(server.dsn, application_name="notebook of eve")
+        forgotten.execute("select trunq.publish('orders', '1', 'placed')")
+        idle = finding(page, "has published to queue")
+        expect(idle).to_contain_text("notebook of eve")
+        # Nobody performs the duties.
+        leader.kill()
+        led = finding(page, "nobody performs the duties")
+        expect(led).to_contain_text("trunq leader")
+        # Samples stop with the leader, and what fails is told by them.
+        expect(finding(page, "Nobody samples")).to_be_visible()
+
+        # The leases of the one that is stopped go to the other.
+        page.goto(f"{address}/workers")
+        page.locator("tr", has_text="ada").get_by_role("button", name="Free").first.click()
+        page.locator("button.danger").click()
+        expect(page.get_by_role("status").first).to_contain_text("of ada ended")
+        os.kill(ada.pid, signal.SIGCONT)
+        # The handler is mended, and what died of it comes back.
+        (tmp_path / "broken").unlink()
+        wait_until(lambda: call(sql, "count_dead", queue="orders")[0] > 0)
+        page.goto(f"{address}/queues/orders/dead")
+        page.get_by_role("button", name="Requeue all").click()
+        page.locator("button.danger").click()
+        expect(page.get_by_role("status").first).to_contain_text("requeued")
+        # What the finding says ends the session.
+        page.goto(f"{address}/")
+        hint = re.search(r"select pg_terminate_backend\(\d+\)", finding(page, "notebook of eve").inner_text())
+        assert hint is not None
+        sql.execute(hint[0].encode())
+        with running("leader", directory=tmp_path, dsn=server.dsn):
+            expect(page.locator("h1")).to_contain_text("All is well", timeout=MILLISECONDS)
+
+            def is_done() -> bool:
+                (status,) = call(sql, "status", queue="orders")
+                return not (status.ready or status.leased or status.delayed)
+
+            wait_until(is_done, what="all is handled")
+            page.goto(f"{address}/audit")
+            expect(page.locator("#live tbody")).to_contain_text("free_worker")
+            expect(page.locator("#live tbody")).to_contain_text("requeue")
+            expect(page.locator("#live tbody")).to_contain_text("trunq web")
+        forgotten.close()
