@@ -193,7 +193,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel("Dead", "", (of_reader("messages", DEAD),)),
     ),
     "Workers": (
-        Panel("Workers", "They hold a lease, or held one within a minute.", (of_reader("workers"),), width=12),
+        Panel(
+            "Workers", "They hold a lease, or held one within a minute.", (of_reader("workers"),), width=12
+        ),
         Panel("Paused", "1: nothing is handed out until resume.", (of_reader("paused"),), width=12),
     ),
     "Streams": (
@@ -328,7 +330,7 @@ def shown(panel: Panel, id: int, x: int, y: int) -> dict[str, Any]:
         ],
     }
     if is_table:
-        hidden = {name: True for name in ("Time", "__name__", "alertstate", "instance", "job")}
+        hidden = dict.fromkeys(("Time", "__name__", "alertstate", "instance", "job"), True)
         made["transformations"] = [{"id": "organize", "options": {"excludeByName": hidden}}]
     return made
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import answer, ask, burn, call, fetch, lease, move_clock, publish, refused
+from calling import ask, burn, call, fetch, move_clock, publish, refused
 from copying import copied_server
 from engine import Engine
 from standby import primary_and_standby
@@ -515,7 +515,10 @@ def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection)
         dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size + 4 * 10**8} bytes",))
         (row,) = findings(dba, "disk")
         assert (row.severity, row.queue) == ("warning", None)
-        assert re.search(r"has grown by \d+ MB a day since .*: it is full in [34]\.\d days; the largest queue, ", row.finding)
+        assert re.search(
+            r"has grown by \d+ MB a day since .*: it is full in [34]\.\d days; the largest queue, ",
+            row.finding,
+        )
         assert row.since is not None
         follow(dba, row.hint.partition(": ")[2].partition("; or ")[0])
         dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size} bytes",))
@@ -571,7 +574,10 @@ def test_it_waits_for_no_lock_and_the_other_areas_have_their_turn(healthy: Embed
         dba.execute("grant create on schema trunq to public")
         found = {row.area: row for row in findings(dba)}
         assert found["leader"].severity == "unseen"
-        assert found["leader"].finding == "nobody looked at leader: an open transaction locks a table that it needs"
+        assert (
+            found["leader"].finding
+            == "nobody looked at leader: an open transaction locks a table that it needs"
+        )
         assert found["rights"].severity == "error"
         dba.execute("set statement_timeout = '90ms'")
         last = findings(dba)[-1]
@@ -598,7 +604,10 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
             rows = [Finding(*row) for row in dba.execute("select * from trunq.diagnose(2)")]
             (some,) = (row for row in rows if row.area == "queues")
             assert some.severity == "unseen"
-            assert re.match(r"[12] of 5 queues were looked at one by one, from .*: others follow each minute", some.finding)
+            assert re.match(
+                r"[12] of 5 queues were looked at one by one, from .*: others follow each minute",
+                some.finding,
+            )
             told.append(tuple(str(row.queue) for row in rows if row.area == "structure"))
     finally:
         move_clock(dba, "0")
@@ -631,13 +640,16 @@ def test_a_query_on_a_standby_that_has_vacuum_wait_is_named() -> None:
     ):
         pair.caught_up()
         reader.execute("begin isolation level repeatable read; select count(*) from trunq.queue")
-        wait_until(lambda: fetch(connection, "select bool_or(backend_xmin is not null) from pg_stat_replication"))
+        wait_until(
+            lambda: fetch(connection, "select bool_or(backend_xmin is not null) from pg_stat_replication")
+        )
         connection.execute("set synchronous_commit = off")
         burn(connection, 1_000_100)
         (row,) = findings(connection, "slots")
         assert (row.severity, row.queue) == ("warning", None)
         assert re.match(
-            r'standby ".+" has vacuum here keep what was deleted within the last 10\d+ transactions', row.finding
+            r'standby ".+" has vacuum here keep what was deleted within the last 10\d+ transactions',
+            row.finding,
         )
         reader.rollback()
         wait_until(lambda: findings(connection, "slots") == [])

@@ -103,7 +103,12 @@ def test_a_pipeline_with_instances_has_what_all_of_them_have(
     connection.execute(
         f"{failing_now} (select pipeline_id from trunq.pipeline where name = 'each/c3')".encode()
     )
-    assert connection.execute("select p.name, r.number, r.error, r.failures, r.ended_at from trunq.pipeline_run r join trunq.pipeline p using (pipeline_id)").fetchall() == []
+    assert (
+        connection.execute(
+            "select p.name, r.number, r.error, r.failures, r.ended_at from trunq.pipeline_run r join trunq.pipeline p using (pipeline_id)"
+        ).fetchall()
+        == []
+    )
     assert figures(connection, "each")["failing"] == 1
     assert figures(connection, "each/c1") == {}
 

@@ -1270,7 +1270,7 @@ class Passing(Access):
         )
 
     def forget_audit(self, *, connection: Given | None = None) -> int:
-        """Deletes what `list_audit` shows, and sweeps that ended, when they are older than 90 days, or than
+        """Deletes what `list_audit` shows and sweeps that ended, when they are older than 90 days, or than
         the setting trunq.audit_retention: alter database shop set trunq.audit_retention = '1 year'.
 
         The leader does so every hour, with the setting of its own connection. A call looks at the 1,000
@@ -1551,12 +1551,12 @@ class Passing(Access):
 
     def diagnose(self, queues: int | None = None, *, connection: Given | None = None) -> list[Finding]:
         """What is wrong with this database and what helps, area by area: another cluster's positions, nobody
-        who performs the duties, workers of several versions, functions that somebody changed, tables that
-        lack an index or a trigger, all that list_warnings says, subscriptions whose every attempt fails,
-        pauses without an end while messages wait, workers that do not wake, clocks that are wrong,
-        transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep
-        up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or
-        connections, settings that cost promises, and rights.
+        who performs the duties, workers of several versions, workers that say nothing and hold messages,
+        handlers that fail, functions that somebody changed, tables that lack an index or a trigger, all that
+        list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that
+        are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that
+        does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few
+        locks or connections, settings that cost promises, and rights.
 
         `queues`: how many queues it looks at one by one, where that is asked of each; of more, others each
         minute; 0: all.
