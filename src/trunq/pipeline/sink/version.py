@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -75,7 +75,9 @@ def _reopened(given: pa.Table, ended: pa.Table, key: list[str], now: datetime) -
     newest = numbered.group_by(key).aggregate([(VALID_FROM, "max")])
     met = numbered.join(ended.select([*key, VALID_TO]), key).join(newest, key).sort_by(_ROW)
     is_back = pc.fill_null(pc.less_equal(met[VALID_FROM], met[VALID_TO]), False)
-    again = pc.max_element_wise(met[VALID_TO], pa.scalar(now, TIME))
+    # A version that ended as it began, in a time to come, has that as its own.
+    after = pc.add(met[VALID_TO], pa.scalar(timedelta(microseconds=1), pa.duration("us")))
+    again = pc.max_element_wise(after, pa.scalar(now, TIME))
     times = pc.if_else(is_back, again, met[VALID_FROM])
     is_newest = pc.equal(met[VALID_FROM], met[f"{VALID_FROM}_max"])
     made = given.set_column(given.schema.get_field_index(VALID_FROM), VALID_FROM, times)
