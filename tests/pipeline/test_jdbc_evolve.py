@@ -53,7 +53,7 @@ def test_columns_are_stamped_and_renamed_and_get_wider_types(bench: Bench, other
     bench.run(name)
     wide = [("3", "3000000000", "2")] if other.kind == "postgresql" else []
     assert other.sql("select person, n, _run from moved order by person") == [
-        ("1", "7", "2"), ("2", "8", "2"), *wide
+        ("1", "7", "2" if wide else "1"), ("2", "8", "2"), *wide
     ]  # fmt: skip
     assert other.tables() == ["moved", "trunq_mark"]
 

@@ -172,8 +172,9 @@ def _reopening(key: Sequence[str], *, reopens: bool) -> dict[str, sql.Composable
     # Of several that are no later than that end, the newest is the one that is there.
     return {
         "begun": sql.SQL(
-            'case when c."trunq at" <= o."trunq ended" then greatest(statement_timestamp(), o."trunq ended")'
-            ' else c."trunq at" end'
+            # A version that ended as it began, in a time to come, has that as its own.
+            'case when c."trunq at" <= o."trunq ended" then greatest(statement_timestamp(),'
+            """ o."trunq ended" + interval '1 microsecond') else c."trunq at" end"""
         ),
         "each": sql.SQL(
             '(select c.*, max("trunq at") over (partition by {}) as "trunq newest" from c)'

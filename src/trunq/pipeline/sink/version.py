@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -63,7 +63,7 @@ def closing(gone: pa.Table, schema: pa.Schema, now: datetime) -> pa.Table:
     """For each open version of these, with its key and `valid_from`, a row that ends it, with columns of
     versions.
     """
-    ends = pc.max_element_wise(gone[VALID_FROM], pa.scalar(now, TIME))
+    ends = _no_earlier(gone[VALID_FROM], now)
     return _closing(gone.set_column(gone.schema.get_field_index(VALID_FROM), VALID_FROM, ends), schema)
 
 
@@ -75,11 +75,18 @@ def _reopened(given: pa.Table, ended: pa.Table, key: list[str], now: datetime) -
     newest = numbered.group_by(key).aggregate([(VALID_FROM, "max")])
     met = numbered.join(ended.select([*key, VALID_TO]), key).join(newest, key).sort_by(_ROW)
     is_back = pc.fill_null(pc.less_equal(met[VALID_FROM], met[VALID_TO]), False)
-    again = pc.max_element_wise(met[VALID_TO], pa.scalar(now, TIME))
+    # A version that ended as it began, in a time to come, has that as its own.
+    after = pc.add(met[VALID_TO], pa.scalar(timedelta(microseconds=1), pa.duration("us")))
+    again = _no_earlier(after, now)
     times = pc.if_else(is_back, again, met[VALID_FROM])
     is_newest = pc.equal(met[VALID_FROM], met[f"{VALID_FROM}_max"])
     made = given.set_column(given.schema.get_field_index(VALID_FROM), VALID_FROM, times)
     return made.filter(pc.or_(pc.invert(is_back), is_newest))
+
+
+def _no_earlier(times: pa.ChunkedArray, now: datetime) -> pa.ChunkedArray:
+    """Times, and now for those before."""
+    return pc.if_else(pc.less(times, pa.scalar(now, TIME)), pa.scalar(now, TIME), times)
 
 
 def _times(rows: pa.Table, newest: str | None, now: datetime) -> pa.ChunkedArray | pa.Array:
