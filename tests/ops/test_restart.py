@@ -61,7 +61,10 @@ def pod(folder: Path, dsn: str, workload: str, name: str) -> subprocess.Popen[st
 
 
 def test_a_pod_that_was_killed_gets_back_at_once_what_it_held_and_another_pod_does_not(
-    database: str, connection: psycopg.Connection[object], tmp_path: Path, started: list[subprocess.Popen[str]]
+    database: str,
+    connection: psycopg.Connection[object],
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
 ) -> None:
     with Client(database) as client:
         client.create_queue("orders")
@@ -88,7 +91,9 @@ def test_a_pod_that_was_killed_gets_back_at_once_what_it_held_and_another_pod_do
         started[-1].terminate()
         _, told = started[-1].communicate(timeout=120)
         assert started[-1].returncode == 0
-        found = r"took back (a lease|[23] leases) of orders/default from a former worker shop\.trunq-worker-0;"
-        assert re.search(found, told)
+        assert re.search(
+            r"took back (a lease|[23] leases) of orders/default from a former worker shop\.trunq-worker-0;",
+            told,
+        )
         # The attempt that was cut off counts.
         assert {message.attempt for message in client.list_messages("orders") if message.id < 4} == {2}
