@@ -70,7 +70,6 @@ def stat(title: str, text: str, expr: str, **more: Any) -> Panel:
 
 NOBODY: Final = (
     f"{of_reader('messages', READY)} > 0"
-    # Of a stream there is no such figure: a batch that is read holds no lease.
     f" and on ({READER}) {of_reader('oldest_ready_seconds')} > 10"
     f" and on ({READER}) {of_reader('workers')} == 0"
     f" unless on ({READER}) {of_reader('paused')} == 1"
@@ -119,7 +118,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             "Messages wait, and nobody works",
-            "For ten seconds, and no worker has held a message for a minute.",
+            "For ten seconds, and no worker or reader has held one for a minute.",
             (NOBODY,),
             kind="table",
         ),
