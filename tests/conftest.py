@@ -80,6 +80,7 @@ LONGEST_FIRST = (
     "pipeline/test_chain.py",
     "pipeline/test_telemetry.py",
     "leader/test_metrics.py",
+    "ops",
     "pipeline/test_kill.py",
     "pipeline/test_kill_spark.py",
     "pipeline/test_cluster.py",

@@ -25,9 +25,7 @@ COMMAND: Any = typer.main.get_command(app)
 
 METRICS = names()
 
-WRITTEN = re.compile(
-    rf"""\btrunq["']?,?(?:\s+-\s+|[ ]+)["']?(?:{"|".join(sorted(COMMAND.commands, key=len, reverse=True))})\b"""
-)
+WRITTEN = re.compile(rf"""\btrunq["']?,?(?:\s+-\s+|[ ]+)["']?(?:{"|".join(COMMAND.commands)})\b""")
 """A command, as it looks in any of these files: words, or a list of JSON or YAML."""
 
 
@@ -125,11 +123,15 @@ def commands(path: Path) -> Iterator[list[str]]:
     elif path.suffix == ".service":
         yield shlex.split(unit(path)["Service"]["ExecStart"][0])[1:]
     elif path.name == "Dockerfile":
-        for first, rest in instructions():
-            if first == "RUN":
-                for part in re.split(r"&&|\|\||;", rest):
-                    if (words := shlex.split(part.partition(">")[0])) and words[0] == "trunq":
-                        yield words[1:]
+        yield from _steps()
+
+
+def _steps() -> Iterator[list[str]]:
+    """The commands that building the image runs."""
+    for first, rest in instructions():
+        for part in re.split(r"&&|\|\||;", rest) if first == "RUN" else []:
+            if (words := shlex.split(part.partition(">")[0])) and words[0] == "trunq":
+                yield words[1:]
 
 
 def implied(path: Path) -> Iterator[list[str]]:

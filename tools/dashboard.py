@@ -75,6 +75,7 @@ def stat(title: str, text: str, expr: str, **more: Any) -> Panel:
 
 NOBODY: Final = (
     f"{of_reader('messages', READY)} > 0"
+    f" and on ({READER}) {of_reader('oldest_ready_seconds')} > 10"
     f" and on ({READER}) {of_reader('workers')} == 0"
     f" unless on ({READER}) {of_reader('paused')} == 1"
 )
@@ -122,7 +123,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             "Messages wait, and nobody works",
-            "No worker holds a message, and the subscription is not paused.",
+            "For ten seconds, and no worker or reader has held one for a minute.",
             (NOBODY,),
             kind="table",
         ),
@@ -193,9 +194,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel("Dead", "", (of_reader("messages", DEAD),)),
     ),
     "Workers": (
-        Panel(
-            "Workers", "They hold a lease, or held one within a minute.", (of_reader("workers"),), width=12
-        ),
+        Panel("Workers", "With a lease now or within a minute.", (of_reader("workers"),), width=12),
         Panel("Paused", "1: nothing is handed out until resume.", (of_reader("paused"),), width=12),
     ),
     "Streams": (

@@ -1,6 +1,7 @@
 """The image and the file for Compose: read, and run without Docker, each command as a process.
 
-No Docker engine runs here: whether the base images are there, and what Docker makes of the files, is not shown.
+No Docker engine runs here: whether the base images are there, and what Docker makes of the files, is not
+shown.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ needs_psql = pytest.mark.skipif(
 def copied() -> list[str]:
     """What the image takes from the repository."""
     found = []
-    for _, instructions in stages().items():
+    for instructions in stages().values():
         for first, rest in instructions:
             if first == "COPY" and not rest.startswith("--from"):
                 found += [each.removeprefix("./") for each in rest.split()[:-1]]

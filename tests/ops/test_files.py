@@ -48,7 +48,7 @@ def test_the_command_line_understands_each_command_of_a_file(path: Path) -> None
 
 def test_a_command_that_is_none_is_noticed(tmp_path: Path) -> None:
     for line in ("trunq worker shop:worker --gracious 1s", "trunq leader --metrics", "trunq db instal"):
-        with pytest.raises(Exception, match="(?i)no such option|requires an argument|no such command"):
+        with pytest.raises(Exception, match=r"(?i)no such option|requires an argument|no such command"):
             parse(line.split()[1:])
     hidden = tmp_path / "hidden.yaml"
     hidden.write_text("command: [sh, -c, 'exec trunq worker shop:worker']\n")
