@@ -36,7 +36,7 @@ log = logging.getLogger("trunq.client")
 Item = TypeVar("Item")
 
 _POLL: Final = 5.0
-"""Seconds between two looks at a queue whose bell is heard: what `trunq.notify = off` published rings none."""
+"""Seconds between two looks at a queue whose bell is heard: `trunq.notify = off` rings none."""
 _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
