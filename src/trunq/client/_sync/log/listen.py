@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
@@ -214,7 +215,7 @@ class _Types:
         return self._outgoing.type_of(kind)
 
 
-class Listening(Generic[Item]):
+class Listening(ABC, Generic[Item]):
     """A loop over what is heard; leave it with `close`, or by its block."""
 
     def __init__(self, client: Listens, *, no_local: bool) -> None:
@@ -260,12 +261,13 @@ class Listening(Generic[Item]):
         if hearing is not None and inbox is not None and os.getpid() == self._process:
             hearing.forget(inbox)
 
+    @abstractmethod
     def _open(self) -> None:
-        raise NotImplementedError
+        """Begin, unless it has begun."""
 
+    @abstractmethod
     def _take(self) -> Item | None:
         """The next; None: look again whether this is closed."""
-        raise NotImplementedError
 
     def _join(self, inbox: Inbox, queue: str | None = None) -> None:
         """Have the inbox hear. Raises InvalidArgument where nothing can be heard."""
