@@ -252,15 +252,18 @@ def test_who_listens_to_a_quiet_channel_keeps_the_connection_and_misses_nothing(
 async def test_who_listens_notices_that_nothing_comes(
     work: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with AsyncClient(proxy.dsn) as client:
-        async with client.listen("work") as heard, client.listen(Channel[int]("news")) as news:
-            proxy.silence()
-            await async_wait_until(lambda: "not listening for now" in caplog.text)
-            missed = await anext(news)
-            assert isinstance(missed, Missed)
-            work.publish()
-            async with asyncio.timeout(PATIENCE):
-                assert isinstance(await anext(heard), Heard)
+    async with (
+        AsyncClient(proxy.dsn) as client,
+        client.listen("work") as heard,
+        client.listen(Channel[int]("news")) as news,
+    ):
+        proxy.silence()
+        await async_wait_until(lambda: "not listening for now" in caplog.text)
+        missed = await anext(news)
+        assert isinstance(missed, Missed)
+        work.publish()
+        async with asyncio.timeout(PATIENCE):
+            assert isinstance(await anext(heard), Heard)
 
 
 def test_what_the_driver_of_spark_asks_goes_on_after_a_silence(proxy: Proxy) -> None:

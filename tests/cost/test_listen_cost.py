@@ -54,7 +54,7 @@ def queues() -> Iterator[dict[str, Engine]]:
 
 
 def looks(work: Engine) -> list[tuple[int, int]]:
-    """Pages and rows read by a look that finds nothing, one that finds three messages, a page of a backlog."""
+    """Pages and rows that looks read: at nothing, at three messages, at a page of a backlog."""
     connection = work.connection
     place: Any = ask(connection, "find_place", queue=work.queue)
     earliest = ask(connection, "find_place", queue=work.queue, start="earliest")

@@ -5,8 +5,8 @@ a channel keeps so many and drops the oldest, one of a queue only knows that the
 the log has the messages. A connection that is lost is opened again, and each inbox told from when to when
 nothing was heard.
 
-For those that listen to a queue and have read all, the thread takes the queue's bell (functions/work/bell.sql),
-so that publishers notify while somebody rests and pay nothing while nobody does.
+For those that listen to a queue and have read all, the thread takes the bell of the queue
+(functions/work/bell.sql), so that publishers notify while somebody rests and pay nothing while nobody does.
 """
 
 from __future__ import annotations

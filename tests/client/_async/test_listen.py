@@ -82,16 +82,19 @@ async def test_payloads_have_the_type_that_is_asked_for_and_what_does_not_fit_co
                 try:
                     read.append(each.payload)
                 except Unfit as error:
-                    assert error.message is each
-                    assert "cents" in str(error)
-                    read.append((each.id, each.json))
-            assert read == [Price("tea", 250), (id, b'{"of": "tea", "cents": "much"}'), Price("milk", 90)]
-    async with AsyncClient(database, payload_types={"price": Price}) as typed:
-        async with typed.listen("prices") as by_kind:
-            await typed.publish("prices", {"of": "tea", "cents": 1}, kind="price")
-            await typed.publish("prices", [1], kind="other")
-            told = [await anext(by_kind), await anext(by_kind)]
-            assert [each.payload for each in told if isinstance(each, Heard)] == [Price("tea", 1), [1]]
+                    read.append((error.message is each, str(error), each.json))
+            said = f"message {id} of prices does not fit Price: cents: Input should be a valid integer"
+            assert read[0::2] == [Price("tea", 250), Price("milk", 90)]
+            assert read[1][0::2] == (True, b'{"of": "tea", "cents": "much"}')
+            assert read[1][1].startswith(said)
+    async with (
+        AsyncClient(database, payload_types={"price": Price}) as typed,
+        typed.listen("prices") as by_kind,
+    ):
+        await typed.publish("prices", {"of": "tea", "cents": 1}, kind="price")
+        await typed.publish("prices", [1], kind="other")
+        told = [await anext(by_kind), await anext(by_kind)]
+        assert [each.payload for each in told if isinstance(each, Heard)] == [Price("tea", 1), [1]]
 
 
 async def test_a_channel_is_typed_both_ways(database: str, connection: psycopg.Connection[Any]) -> None:
@@ -132,7 +135,7 @@ async def test_what_is_too_large_or_makes_no_sense_is_refused(database: str) -> 
     async with AsyncClient(database) as client:
         await client.create_queue("orders")
         await client.notify("news", "x" * 7997)
-        with pytest.raises(MessageTooLarge, match="8000 bytes.*\n?.*queue"):
+        with pytest.raises(MessageTooLarge, match="fewer than 8000"):
             await client.notify("news", "x" * 7998)
         for name in ("", "x" * 64, "a\0b"):
             with pytest.raises(InvalidArgument, match="1 to 63 bytes"):

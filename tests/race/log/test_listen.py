@@ -1,4 +1,4 @@
-"""A listener reads on while transactions overlap: nothing is missed, nothing comes twice, and in which order."""
+"""A listener reads on while transactions overlap: nothing is missed or doubled, and in which order."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def test_listeners_leave_nothing_behind_but_ticks(work: Engine, connection: Conn
     def rows() -> Any:
         return fetch(
             connection,
-            "select sum(n_tup_ins) from pg_stat_xact_user_tables where schemaname like 'trunq%%' and relname <> 'tick'",
+            "select sum(n_tup_ins) from pg_stat_xact_user_tables"
+            " where schemaname like 'trunq%' and relname <> 'tick'",
         )
 
     with connection.transaction():

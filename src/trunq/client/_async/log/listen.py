@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
@@ -36,7 +37,7 @@ log = logging.getLogger("trunq.client")
 Item = TypeVar("Item")
 
 _POLL: Final = 5.0
-"""Seconds between two looks at a queue whose bell is heard: what `trunq.notify = off` published rings none."""
+"""Seconds between two looks at a queue whose bell is heard: `trunq.notify = off` rings none."""
 _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
@@ -212,7 +213,7 @@ class _Types:
         return self._outgoing.type_of(kind)
 
 
-class AsyncListening(Generic[Item]):
+class AsyncListening(ABC, Generic[Item]):
     """A loop over what is heard; leave it with `close`, or by its block."""
 
     def __init__(self, client: AsyncListens, *, no_local: bool) -> None:
@@ -258,12 +259,13 @@ class AsyncListening(Generic[Item]):
         if hearing is not None and inbox is not None and os.getpid() == self._process:
             hearing.forget(inbox)
 
+    @abstractmethod
     async def _open(self) -> None:
-        raise NotImplementedError
+        """Begin, unless it has begun."""
 
+    @abstractmethod
     async def _take(self) -> Item | None:
         """The next; None: look again whether this is closed."""
-        raise NotImplementedError
 
     async def _join(self, inbox: Inbox, queue: str | None = None) -> None:
         """Have the inbox hear. Raises InvalidArgument where nothing can be heard."""

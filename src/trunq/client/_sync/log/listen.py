@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
@@ -38,7 +39,7 @@ log = logging.getLogger("trunq.client")
 Item = TypeVar("Item")
 
 _POLL: Final = 5.0
-"""Seconds between two looks at a queue whose bell is heard: what `trunq.notify = off` published rings none."""
+"""Seconds between two looks at a queue whose bell is heard: `trunq.notify = off` rings none."""
 _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
@@ -214,7 +215,7 @@ class _Types:
         return self._outgoing.type_of(kind)
 
 
-class Listening(Generic[Item]):
+class Listening(ABC, Generic[Item]):
     """A loop over what is heard; leave it with `close`, or by its block."""
 
     def __init__(self, client: Listens, *, no_local: bool) -> None:
@@ -260,12 +261,13 @@ class Listening(Generic[Item]):
         if hearing is not None and inbox is not None and os.getpid() == self._process:
             hearing.forget(inbox)
 
+    @abstractmethod
     def _open(self) -> None:
-        raise NotImplementedError
+        """Begin, unless it has begun."""
 
+    @abstractmethod
     def _take(self) -> Item | None:
         """The next; None: look again whether this is closed."""
-        raise NotImplementedError
 
     def _join(self, inbox: Inbox, queue: str | None = None) -> None:
         """Have the inbox hear. Raises InvalidArgument where nothing can be heard."""

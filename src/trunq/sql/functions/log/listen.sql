@@ -48,7 +48,7 @@ begin
   perform trunq._check_limit(p_limit);
   perform trunq._check_filter(p_filter);
   perform trunq._check_filter_columns(p_queue, p_filter);
-  v_place := trunq._read_place(v_queue, p_place);
+  v_place := trunq._place_in_log(v_queue, p_place);
   v_from := trunq._kept_tick(v_queue, v_place.tick_id);
   if v_place.to_tick_id is not null then
     v_to := trunq._kept_tick(v_queue, v_place.to_tick_id);
@@ -81,7 +81,7 @@ Returns: where fewer than p_limit are left, a last row without an id: its place 
 Raises: TQ001, TQ005, TQ007, TQ010; TQ012 when messages after the place are gone: trunq.find_place finds where to begin again.
 Locks: the segments of the log against rotation, and the queue''s ticks when it cuts one, to the end of the transaction: call it in a short one of its own.';
 
-create or replace function trunq._read_place(p_queue trunq.queue, p_place text, out tick_id bigint, out to_tick_id bigint, out txid xid8, out id bigint)
+create or replace function trunq._place_in_log(p_queue trunq.queue, p_place text, out tick_id bigint, out to_tick_id bigint, out txid xid8, out id bigint)
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   v_parts text[] := regexp_match(p_place, '^([0-9]{1,9})\.([0-9]{1,18})(?:\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18}))?$');
@@ -97,7 +97,7 @@ begin
   txid := coalesce(v_parts[4], '0')::xid8;
   id := coalesce(v_parts[5], '0')::bigint;
 end $$;
-comment on function trunq._read_place is 'What a place of trunq.find_place or trunq.read_on says; to_tick_id null: it lies between two windows.';
+comment on function trunq._place_in_log is 'What a place of trunq.find_place or trunq.read_on says; to_tick_id null: it lies between two windows.';
 
 create or replace function trunq._kept_tick(p_queue trunq.queue, p_tick_id bigint) returns trunq.tick
 language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
