@@ -578,7 +578,7 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
 def test_a_queue_with_so_many_partitions_that_locks_run_out_is_named() -> None:
     with copied_server() as server:
         with led(server) as connection:
-            ask(connection, "create_queue", queue="wide", retention="1 minute", hold_at_most="30 minutes")
+            ask(connection, "create_queue", queue="wide", retention="1 minute", hold_at_most="2 hours")
             (row,) = findings(connection, "locks")
             assert (row.severity, row.queue) == ("warning", "wide")
             assert re.search(r"takes up to \d+ locks, and half of the \d+ connections at a time", row.finding)

@@ -5,8 +5,8 @@
 -- Limits are those at which somebody should act, far from what a healthy server shows: five minutes for a transaction, a gigabyte of WAL for a
 -- slot, 1.6 billion transactions (of 2.1) before Postgres refuses to write.
 --
--- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with a
--- hundred: what is asked of each queue is asked of the hundred whose round it is, another hundred each minute.
+-- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with
+-- twenty: what is asked of each queue (some 40 ms) is asked of the twenty whose round it is, and of another twenty each minute.
 
 create or replace function trunq._areas() returns table (area text, place bigint)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -15,7 +15,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
 
-create or replace function trunq.diagnose(p_queues integer default 100)
+create or replace function trunq.diagnose(p_queues integer default 20)
 returns table (area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 #variable_conflict use_column
