@@ -201,7 +201,7 @@ def test_a_slot_by_its_name_and_the_policy_of_a_group_are_noted(work: Engine) ->
 
 def test_an_old_row_is_deleted_by_the_thousand_oldest(work: Engine) -> None:
     work.run(
-        "insert into trunq.audit (at, who, login, did) select trunq.clock() - interval '91 days', 'a', 'a', 'purge'"
-        " from generate_series(1, 1001)"
+        "insert into trunq.audit (at, who, login, application, did, arguments)"
+        " select trunq.clock() - interval '91 days', 'a', 'a', '', 'purge', '{}' from generate_series(1, 1001)"
     )
     assert [work.fetch("select trunq.forget_audit()") for _ in range(3)] == [1000, 1, 0]

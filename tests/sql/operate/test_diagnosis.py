@@ -576,7 +576,7 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
 
 
 def test_a_queue_with_so_many_partitions_that_locks_run_out_is_named() -> None:
-    with copied_server() as server:
+    with copied_server(settings={"max_locks_per_transaction": "20"}) as server:
         with led(server) as connection:
             ask(connection, "create_queue", queue="wide", retention="1 minute", hold_at_most="2 hours")
             (row,) = findings(connection, "locks")
