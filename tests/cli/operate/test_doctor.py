@@ -128,7 +128,7 @@ def test_until_when_the_disk_lasts_is_said_of_one_beside_it_and_by_its_size(
     (row,) = diagnose(database, disk="1MB")
     assert row[:2] == ("disk", "error")
     assert row.finding.startswith("of a disk of 1024 kB this database has ")
-    assert 'select trunq.set_queue(\'mail\', p_retain_size => ' in row.hint
+    assert "select trunq.set_queue('mail', p_retain_size => " in row.hint
     (row,) = diagnose(database, disk="a lot")
     assert row.finding == 'the look at disk failed: invalid size: "a lot"'
     assert trunq("doctor", "--disk", "1MB").status == 2
@@ -152,4 +152,3 @@ def test_a_function_that_somebody_changed_is_put_back_by_the_command_that_it_say
     repaired = trunq("db", "upgrade", "--repair").said
     assert "its functions were applied again" in repaired
     assert trunq("doctor").said == "All is well."
-

@@ -133,22 +133,92 @@ def test_each_thing_that_is_noted_is_a_function_and_says_its_own_name(work: Engi
 
 
 WORK = frozenset(
-    "ack add_reference advance begin_move delete_memo draw_ids end_mover extend fail_batch fail_move finish_batch"
-    " finish_move forward forward_retries join_group lease lease_ids leave_group next_batch park publish"
-    " publish_many publish_many_unique publish_unique read_batch receive reclaim reject release resume retry"
-    " retry_batch set_memo set_progress set_ranks start_mover time_out".split()
+    {
+        "ack",
+        "add_reference",
+        "advance",
+        "begin_move",
+        "delete_memo",
+        "draw_ids",
+        "end_mover",
+        "extend",
+        "fail_batch",
+        "fail_move",
+        "finish_batch",
+        "finish_move",
+        "forward",
+        "forward_retries",
+        "join_group",
+        "lease",
+        "lease_ids",
+        "leave_group",
+        "next_batch",
+        "park",
+        "publish",
+        "publish_many",
+        "publish_many_unique",
+        "publish_unique",
+        "read_batch",
+        "receive",
+        "reclaim",
+        "reject",
+        "release",
+        "resume",
+        "retry",
+        "retry_batch",
+        "set_memo",
+        "set_progress",
+        "set_ranks",
+        "start_mover",
+        "time_out",
+    }
 )
 """What publishers, workers and readers do: far too often to be noted."""
 
 DUTIES = frozenset(
-    "elect resign perform_duties perform_duty perform_each_duty promote reap tick forget summarize roll_up"
-    " archive rotate fire sample remind forget_audit forget_memos cut_tick give_bell take_bell".split()
+    {
+        "elect",
+        "resign",
+        "perform_duties",
+        "perform_duty",
+        "perform_each_duty",
+        "promote",
+        "reap",
+        "tick",
+        "forget",
+        "summarize",
+        "roll_up",
+        "archive",
+        "rotate",
+        "fire",
+        "sample",
+        "remind",
+        "forget_audit",
+        "forget_memos",
+        "cut_tick",
+        "give_bell",
+        "take_bell",
+    }
 )
 """What leaders do, and workers for each other; readers of streams force ticks, too."""
 
 MAKES = frozenset(
-    "capture create_archive create_group create_pipeline create_queue create_schedule create_taker"
-    " create_webhook let_clock_move run_pipeline set_dead set_reminders sync_schedules uncapture".split()
+    {
+        "capture",
+        "create_archive",
+        "create_group",
+        "create_pipeline",
+        "create_queue",
+        "create_schedule",
+        "create_taker",
+        "create_webhook",
+        "let_clock_move",
+        "run_pipeline",
+        "set_dead",
+        "set_reminders",
+        "sync_schedules",
+        "uncapture",
+    }
 )
 """What makes something, or says once more how it is, as programs do at each start: the catalog has it."""
 
@@ -194,14 +264,21 @@ def test_a_slot_by_its_name_and_the_policy_of_a_group_are_noted(work: Engine) ->
     assert [did for did, _ in found] == [
         *("pause_subscription", "resume_subscription", "seek", "subscribe", "subscribe")
     ]
-    assert [arguments["subscription"] for _, arguments in found] == ["crew", "crew#1", "crew#1", "crew", "crew"]
+    assert [arguments["subscription"] for _, arguments in found] == [
+        "crew",
+        "crew#1",
+        "crew#1",
+        "crew",
+        "crew",
+    ]
     assert found[-2][1] == {"subscription": "crew", "max_attempts": 3}
     assert found[-1][1] == {"subscription": "crew", "filter": {"kinds": ["a"]}}
 
 
 def test_an_old_row_is_deleted_by_the_thousand_oldest(work: Engine) -> None:
-    work.run(
+    work.connection.execute(
         "insert into trunq.audit (at, who, login, application, did, arguments)"
-        " select trunq.clock() - interval '91 days', 'a', 'a', '', 'purge', '{}' from generate_series(1, 1001)"
+        " select trunq.clock() - interval '91 days', 'a', 'a', '', 'purge', '{}'"
+        " from generate_series(1, 1001)"
     )
     assert [work.fetch("select trunq.forget_audit()") for _ in range(3)] == [1000, 1, 0]

@@ -399,7 +399,8 @@ def test_workers_of_different_versions_are_named_when_they_stay_side_by_side(dba
     (row,) = findings(dba)
     assert (row.area, row.severity) == ("version", "warning")
     assert re.match(
-        r'workers are of different versions of trunq: 1 of 0\.1\.0 \("old", since .*\), 1 of 0\.2\.0 \("new", ',
+        r'workers are of different versions of trunq: 1 of 0\.1\.0 \("old", since .*\),'
+        r' 1 of 0\.2\.0 \("new", ',
         row.finding,
     )
     shown = dba.execute(row.hint.partition(": ")[2].encode()).fetchall()
@@ -462,7 +463,9 @@ def test_a_subscription_whose_every_attempt_fails_is_named_with_where_to_see_why
         move_clock(dba, "0")
         ask(dba, "sample")
     assert row[1:4] == ("warning", "failing", "default")
-    assert row.finding == 'all 11 attempts of subscription "default" of queue "failing" failed within a minute'
+    assert (
+        row.finding == 'all 11 attempts of subscription "default" of queue "failing" failed within a minute'
+    )
     assert dba.execute(row.hint.partition(": ")[2].encode()).fetchall() == [("the printer is on fire", 22)]
     ask(dba, "drop_queue", queue="failing", force=True)
 
@@ -481,7 +484,10 @@ def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection)
         dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size + 4 * 10**8} bytes",))
         (row,) = findings(dba, "disk")
         assert (row.severity, row.queue) == ("warning", None)
-        assert re.search(r"has grown by \d+ MB a day since .*: it is full in [34]\.\d days; the largest queue, ", row.finding)
+        assert re.search(
+            r"has grown by \d+ MB a day since .*: it is full in [34]\.\d days; the largest queue, ",
+            row.finding,
+        )
         assert row.since is not None
         follow(dba, row.hint.partition(": ")[2].partition("; or ")[0])
         dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size} bytes",))
@@ -537,7 +543,10 @@ def test_it_waits_for_no_lock_and_the_other_areas_have_their_turn(healthy: Embed
         dba.execute("grant create on schema trunq to public")
         found = {row.area: row for row in findings(dba)}
         assert found["leader"].severity == "unseen"
-        assert found["leader"].finding == "nobody looked at leader: an open transaction locks a table that it needs"
+        assert (
+            found["leader"].finding
+            == "nobody looked at leader: an open transaction locks a table that it needs"
+        )
         assert found["rights"].severity == "error"
         dba.execute("set statement_timeout = '90ms'")
         last = findings(dba)[-1]
@@ -564,7 +573,10 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
             rows = [Finding(*row) for row in dba.execute("select * from trunq.diagnose(2)")]
             (some,) = (row for row in rows if row.area == "queues")
             assert some.severity == "unseen"
-            assert re.match(r"[12] of 5 queues were looked at one by one, from .*: others follow each minute", some.finding)
+            assert re.match(
+                r"[12] of 5 queues were looked at one by one, from .*: others follow each minute",
+                some.finding,
+            )
             told.append(tuple(str(row.queue) for row in rows if row.area == "structure"))
     finally:
         move_clock(dba, "0")
@@ -597,13 +609,16 @@ def test_a_query_on_a_standby_that_has_vacuum_wait_is_named() -> None:
     ):
         pair.caught_up()
         reader.execute("begin isolation level repeatable read; select count(*) from trunq.queue")
-        wait_until(lambda: fetch(connection, "select bool_or(backend_xmin is not null) from pg_stat_replication"))
+        wait_until(
+            lambda: fetch(connection, "select bool_or(backend_xmin is not null) from pg_stat_replication")
+        )
         connection.execute("set synchronous_commit = off")
         burn(connection, 1_000_100)
         (row,) = findings(connection, "slots")
         assert (row.severity, row.queue) == ("warning", None)
         assert re.match(
-            r'standby ".+" has vacuum here keep what was deleted within the last 10\d+ transactions', row.finding
+            r'standby ".+" has vacuum here keep what was deleted within the last 10\d+ transactions',
+            row.finding,
         )
         reader.rollback()
         wait_until(lambda: findings(connection, "slots") == [])
