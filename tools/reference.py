@@ -1,5 +1,5 @@
-"""Writes docs/reference.md: every public function, with the client method that calls it; and the list of what the
-doctor looks at, in docs/operate/watching.md.
+"""Writes docs/reference.md: every public function, with the client method that calls it; and what the doctor
+looks at, in docs/operate/watching.md.
 
 `python tools/reference.py` writes the pages, `--check` fails when one is stale. What they say stands in the
 comments of the functions, in the client's docstrings and in `trunq.diagnosis`: edit those.

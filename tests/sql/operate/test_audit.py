@@ -133,7 +133,7 @@ def test_each_thing_that_is_noted_is_a_function_and_says_its_own_name(work: Engi
 
 
 WORK = frozenset(
-    [
+    {
         "ack",
         "add_reference",
         "advance",
@@ -171,12 +171,12 @@ WORK = frozenset(
         "set_ranks",
         "start_mover",
         "time_out",
-    ]
+    }
 )
 """What publishers, workers and readers do: far too often to be noted."""
 
 DUTIES = frozenset(
-    [
+    {
         "elect",
         "resign",
         "perform_duties",
@@ -198,12 +198,12 @@ DUTIES = frozenset(
         "cut_tick",
         "give_bell",
         "take_bell",
-    ]
+    }
 )
 """What leaders do, and workers for each other; readers of streams force ticks, too."""
 
 MAKES = frozenset(
-    [
+    {
         "capture",
         "create_archive",
         "create_group",
@@ -218,7 +218,7 @@ MAKES = frozenset(
         "set_reminders",
         "sync_schedules",
         "uncapture",
-    ]
+    }
 )
 """What makes something, or says once more how it is, as programs do at each start: the catalog has it."""
 
@@ -276,8 +276,9 @@ def test_a_slot_by_its_name_and_the_policy_of_a_group_are_noted(work: Engine) ->
 
 
 def test_an_old_row_is_deleted_by_the_thousand_oldest(work: Engine) -> None:
-    work.run(
-        "insert into trunq.audit (at, who, login, did) select trunq.clock() - interval '91 days', 'a', 'a', 'purge'"
+    work.connection.execute(
+        "insert into trunq.audit (at, who, login, application, did, arguments)"
+        " select trunq.clock() - interval '91 days', 'a', 'a', '', 'purge', '{}'"
         " from generate_series(1, 1001)"
     )
     assert [work.fetch("select trunq.forget_audit()") for _ in range(3)] == [1000, 1, 0]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import ask, burn, call, fetch, move_clock, publish, refused
+from calling import ask, call, fetch, move_clock, publish, refused
 from copying import copied_server
+from diagnosing import Connection, findings, follow
 from engine import Engine
-from standby import primary_and_standby
-from trunq import embedded, install
+from trunq import install
 from trunq.embedded import Embedded
 from trunq.record import Finding
 from waiting import wait_until
-
-Connection = psycopg.Connection[Any]
 
 
 @pytest.fixture(scope="module")
@@ -38,34 +34,6 @@ def healthy() -> Iterator[Embedded]:
 def dba(healthy: Embedded) -> Iterator[Connection]:
     """A session of that server, whose clock may move; somebody leads."""
     with psycopg.connect(healthy.dsn, autocommit=True) as connection:
-        ask(connection, "elect", name="me", lease_time="1 day")
-        yield connection
-
-
-def findings(connection: Connection, *areas: str) -> list[Finding]:
-    rows = connection.execute("select * from trunq.diagnose()").fetchall()
-    return [row for row in (Finding(*each) for each in rows) if row.area in areas or not areas]
-
-
-def follow(connection: Connection, hint: str) -> None:
-    """Do what a hint says in SQL."""
-    for statement in re.split(r", then |; ", hint):
-        if statement != "restart the server":
-            connection.execute(statement.encode())
-
-
-@contextmanager
-def own_server(**settings: str) -> Iterator[Connection]:
-    """One whose settings hurt."""
-    with copied_server(settings=settings) as server, led(server) as connection:
-        ask(connection, "create_queue", queue="work")
-        yield connection
-
-
-@contextmanager
-def led(server: Embedded) -> Iterator[Connection]:
-    """A session of a server that somebody leads."""
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
         ask(connection, "elect", name="me", lease_time="1 day")
         yield connection
 
@@ -106,64 +74,6 @@ def test_positions_of_another_cluster_are_an_error_until_they_are_adopted(dba: C
     assert findings(dba) == []
 
 
-def test_a_worker_that_says_nothing_and_holds_messages_is_named_until_it_is_freed(dba: Connection) -> None:
-    work = Engine(dba, "silent").create()
-    work.publish(3)
-    held = work.lease(2, worker="ada's")
-    said = {"queues": ["silent"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
-    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb([])}
-    ask(dba, "_report", worker="ada's", **said, **more)
-    # One that holds nothing, and one that said good-bye.
-    ask(dba, "_report", worker="idle", **said, **more)
-    ask(dba, "_report", worker="gone", **said, **more, last_word="drained")
-    assert findings(dba, "workers") == []
-    try:
-        move_clock(dba, "13 seconds")
-        (row,) = findings(dba, "workers")
-        assert (row.severity, row.queue, row.subscription) == ("error", "silent", "default")
-        assert row.finding.startswith(
-            'worker "ada\'s" has said nothing for 00:00:13, and holds 2 messages: process 7 on shop-3'
-        )
-        follow(dba, row.hint.partition(" hands them")[0])
-        assert findings(dba, "workers") == []
-        assert set(work.drain()) >= set(held.ids)
-    finally:
-        move_clock(dba, "0")
-        work.ask("drop_queue", force=True)
-
-
-def test_handlers_that_fail_are_named_with_kinds_and_the_last_error(dba: Connection) -> None:
-    work = Engine(dba, "failing").create()
-    try:
-        work.run("insert into {log} (kind) select 'paid' from generate_series(1, 40)")
-        for at in (0, 5):
-            move_clock(dba, f"{at} seconds")
-            call(dba, "sample")
-            work.ack(work.lease(10))
-        assert findings(dba, "failures") == []
-        held = work.lease(20)
-        work.answer("reject", held, held.ids[:12], errors=["KeyError: 'iban'\nshop.py, line 7"] * 12)
-        work.ack(held, held.ids[12:])
-        move_clock(dba, "10 seconds")
-        call(dba, "sample")
-        (row,) = findings(dba, "failures")
-        assert (row.severity, row.queue, row.subscription) == ("warning", "failing", "default")
-        assert re.search(r"^12 of the last \d+ answers in subscription", row.finding)
-        assert row.finding.endswith(": kind paid; the last error: KeyError: 'iban'")
-        assert "trunq dead list failing" in row.hint
-        # Half a minute without failures.
-        for at in range(15, 60, 5):
-            move_clock(dba, f"{at} seconds")
-            work.publish(1)
-            work.ack(work.lease(1))
-            call(dba, "sample")
-        assert findings(dba, "failures") == []
-    finally:
-        move_clock(dba, "0")
-        work.ask("drop_queue", force=True)
-        dba.execute("truncate trunq.sample")
-
-
 def test_what_a_queue_lacks_is_an_error_until_it_is_put_back(dba: Connection) -> None:
     dba.execute("alter table trunq_log.work alter id drop default")
     (row,) = findings(dba)
@@ -202,77 +112,6 @@ def test_a_pause_without_an_end_is_named_when_messages_wait(dba: Connection, wha
     ask(dba, "drop_queue", queue="paused", force=True)
 
 
-def test_an_old_transaction_is_named_and_ended(healthy: Embedded, dba: Connection) -> None:
-    with psycopg.connect(healthy.dsn, application_name="webshop") as other:
-        other.execute("select pg_current_xact_id()")
-        try:
-            move_clock(dba, "4 minutes")
-            assert findings(dba, "transactions") == []
-            move_clock(dba, "6 minutes")
-            (row,) = findings(dba, "transactions")
-        finally:
-            move_clock(dba, "0")
-        assert (row.area, row.severity) == ("transactions", "warning")
-        assert f'process {other.info.backend_pid} of role postgres, application "webshop"' in row.finding
-        follow(dba, row.hint.removesuffix(" ends it"))
-        with pytest.raises(psycopg.OperationalError):
-            other.execute("select")
-    assert findings(dba) == []
-
-
-def test_a_prepared_transaction_is_named(healthy: Embedded, dba: Connection) -> None:
-    with psycopg.connect(healthy.dsn, autocommit=True) as other:
-        other.execute("begin; select pg_current_xact_id(); prepare transaction 'left'")
-    try:
-        move_clock(dba, "6 minutes")
-        (row,) = findings(dba, "transactions")
-    finally:
-        move_clock(dba, "0")
-    assert row.finding.startswith("the prepared transaction 'left' of role postgres, since ")
-    assert "rollback prepared" in row.hint
-    dba.execute("rollback prepared 'left'")
-    assert findings(dba) == []
-
-
-def test_a_slot_that_lost_its_wal_is_an_error(dba: Connection) -> None:
-    dba.execute("select pg_create_physical_replication_slot('copy', true)")
-    # More than it may keep: two segments of WAL.
-    for _ in range(3):
-        dba.execute("select pg_logical_emit_message(false, 'x', repeat('x', 100)), pg_switch_wal()")
-    dba.execute("checkpoint")
-    (row,) = findings(dba)
-    assert (row.area, row.severity) == ("slots", "error")
-    assert 'slot "copy" is read by nobody and has lost WAL' in row.finding
-    follow(dba, row.hint.partition("or: ")[2])
-    assert findings(dba) == []
-
-
-def test_settings_that_cost_promises_are_named_and_taken_back(dba: Connection) -> None:
-    dba.execute("create role late")
-    for statement in (
-        "alter system set synchronous_commit = off",
-        "alter database postgres set default_transaction_isolation = 'serializable'",
-        "alter role late set synchronous_commit = off",
-        "alter role late in database postgres set session_replication_role = 'replica'",
-        "select pg_reload_conf()",
-    ):
-        dba.execute(statement.encode())
-    wait_until(lambda: "the server" in str(findings(dba)))
-    found = findings(dba)
-    assert [row.area for row in found] == ["settings"] * 4
-    said = [row.finding for row in found]
-    assert [each.partition(":")[0] for each in said] == [
-        "role late has synchronous_commit off",
-        "the server has synchronous_commit off",
-        "database postgres has default_transaction_isolation 'serializable'",
-        "role late in database postgres has session_replication_role 'replica'",
-    ]
-    for row in found:
-        follow(dba, row.hint)
-    wait_until(lambda: findings(dba) == [])
-    dba.execute("drop role late")
-
-
 def test_that_everybody_may_make_objects_in_its_schemas_is_an_error(dba: Connection) -> None:
     dba.execute("grant create on schema trunq to public")
     dba.execute(b"alter function trunq_queue.work_publish reset search_path")
@@ -307,84 +146,6 @@ def test_an_area_that_fails_leaves_the_others_their_turn(dba: Connection) -> Non
     assert ("leader", "error") in {(row.area, row.severity) for row in found}
     assert "the look at leader failed: " in " ".join(row.finding for row in found)
     assert "rights" in {row.area for row in found}
-
-
-def test_a_server_without_autovacuum_and_what_nobody_vacuumed_are_named() -> None:
-    with own_server(autovacuum="off") as connection:
-        connection.execute(
-            "insert into trunq.memo (scope, name, value, version, updated_at)"
-            " select 'mine:1', n::text, '1', 1, now() from generate_series(1, 60000) n"
-        )
-        connection.execute("delete from trunq.memo")
-        connection.execute("select pg_stat_force_next_flush()")
-        wait_until(lambda: len(findings(connection, "vacuum")) == 2)
-        off, dead = findings(connection)
-        assert off.finding == "autovacuum is off: nobody vacuums, and tables grow"
-        assert dead.finding == "trunq.memo has 60000 dead rows beside 0 live ones"
-        follow(connection, dead.hint.partition(";")[0])
-        follow(connection, off.hint)
-        wait_until(lambda: findings(connection) == [])
-
-
-def test_tables_that_nobody_froze_are_named() -> None:
-    settings = {"autovacuum_freeze_max_age": "100000", "autovacuum_naptime": "2147483"}
-    with own_server(**settings) as connection:
-        burn(connection, 130_000)
-        (row,) = findings(connection)
-        assert (row.area, row.severity) == ("freeze", "warning")
-        assert re.match(
-            r"\d+ of trunq's tables are overdue for freezing, the oldest, trunq\S+, by \d+ transactions",
-            row.finding,
-        )
-        for (table,) in connection.execute(
-            "select oid::regclass::text from pg_class where relkind in ('r', 'm') and relnamespace >= 16384"
-        ).fetchall():
-            connection.execute(f"vacuum (freeze) {table}".encode())
-        assert findings(connection) == []
-
-
-def test_a_server_with_few_locks_and_few_connections_is_named() -> None:
-    with own_server(max_locks_per_transaction="20", max_connections="10") as connection:
-        with psycopg.connect(connection.info.dsn, autocommit=True) as other:
-            names = [f"queue_{n}" for n in range(24)]
-            for name in names:
-                ask(other, "create_queue", queue=name)
-        (row,) = (row for row in findings(connection) if row.queue is None)
-        assert (row.area, row.severity) == ("locks", "warning")
-        assert "pg_dump locks each table" in row.finding
-        assert re.search(r"max_locks_per_transaction = (\d+)", row.hint)
-        others = [psycopg.connect(connection.info.dsn) for _ in range(6)]
-        assert {each.area for each in findings(connection)} == {"locks", "connections"}
-        for each in others:
-            each.close()
-        wait_until(lambda: {each.area for each in findings(connection)} == {"locks"})
-
-
-@pytest.mark.skipif(embedded.majors()[0] < 17, reason="a small queue of notifications is of Postgres 17")
-def test_a_queue_of_notifications_that_fills_is_named() -> None:
-    with own_server(max_notify_queue_pages="64") as connection:
-        with psycopg.connect(connection.info.dsn) as deaf:
-            deaf.execute("listen other")
-            deaf.commit()
-            deaf.execute("select 1")
-            for n in range(60):
-                connection.execute("select pg_notify('other', %s || repeat('x', 7000))", (str(n),))
-            (row,) = findings(connection)
-            assert (row.area, row.severity) == ("notifications", "error")
-            assert re.search(r"the queue of NOTIFY is \d+ % full", row.finding)
-        wait_until(lambda: connection.execute("select pg_notify('other', '')") and findings(connection) == [])
-
-
-def test_what_a_crash_may_lose_is_an_error() -> None:
-    with own_server(fsync="off", track_activities="off") as connection:
-        found = findings(connection)
-        assert [(row.area, row.severity) for row in found] == [
-            ("settings", "error"),
-            ("statistics", "warning"),
-        ]
-        for row in found:
-            follow(connection, row.hint)
-        wait_until(lambda: findings(connection) == [])
 
 
 def test_functions_that_somebody_changed_or_dropped_are_errors_until_they_are_put_back(
@@ -458,7 +219,8 @@ def test_workers_of_different_versions_are_named_when_they_stay_side_by_side(dba
     (row,) = findings(dba)
     assert (row.area, row.severity) == ("version", "warning")
     assert re.match(
-        r'workers are of different versions of trunq: 1 of 0\.1\.0 \("old", since .*\), 1 of 0\.2\.0 \("new", ',
+        r'workers are of different versions of trunq: 1 of 0\.1\.0 \("old", since .*\),'
+        r' 1 of 0\.2\.0 \("new", ',
         row.finding,
     )
     shown = dba.execute(row.hint.partition(": ")[2].encode()).fetchall()
@@ -501,57 +263,62 @@ def test_a_bell_that_nobody_answers_is_named_and_freed(healthy: Embedded, dba: C
     assert findings(dba) == []
 
 
-def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection) -> None:
+def test_a_worker_that_says_nothing_and_holds_messages_is_named_until_it_is_freed(dba: Connection) -> None:
+    work = Engine(dba, "silent").create()
+    work.publish(3)
+    held = work.lease(2, worker="ada's")
+    said = {"queues": ["silent"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb([])}
+    ask(dba, "_report", worker="ada's", **said, **more)
+    # One that holds nothing, and one that said good-bye.
+    ask(dba, "_report", worker="idle", **said, **more)
+    ask(dba, "_report", worker="gone", **said, **more, last_word="drained")
+    assert findings(dba, "workers") == []
     try:
-        dba.execute("truncate trunq.sample")
-        for hours in range(3):
-            move_clock(dba, f"{hours} hours")
-            ask(dba, "sample")
-            dba.execute("create table if not exists public.grows as select repeat('x', 1000) x")
-            dba.execute("insert into public.grows select repeat('y', 1000) from generate_series(1, 4000)")
-        size = fetch(dba, "select pg_database_size(current_database())")
-        dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size + 10**12} bytes",))
-        assert findings(dba, "disk") == []
-        dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size + 4 * 10**8} bytes",))
-        (row,) = findings(dba, "disk")
-        assert (row.severity, row.queue) == ("warning", None)
-        assert re.search(
-            r"has grown by \d+ MB a day since .*: it is full in [34]\.\d days; the largest queue, ",
-            row.finding,
+        move_clock(dba, "13 seconds")
+        (row,) = findings(dba, "workers")
+        assert (row.severity, row.queue, row.subscription) == ("error", "silent", "default")
+        assert row.finding.startswith(
+            'worker "ada\'s" has said nothing for 00:00:13, and holds 2 messages: process 7 on shop-3'
         )
-        assert row.since is not None
-        follow(dba, row.hint.partition(": ")[2].partition("; or ")[0])
-        dba.execute("select set_config('trunq.disk_size', %s, false)", (f"{size} bytes",))
-        (row,) = findings(dba, "disk")
-        assert row.severity == "error"
+        follow(dba, row.hint.partition(" hands them")[0])
+        assert findings(dba, "workers") == []
+        assert set(work.drain()) >= set(held.ids)
     finally:
         move_clock(dba, "0")
-        dba.execute("reset trunq.disk_size; drop table if exists public.grows; truncate trunq.sample")
-    assert findings(dba) == []
+        work.ask("drop_queue", force=True)
 
 
-def test_time_outs_that_cut_handlers_and_jit_at_no_cost_are_named_and_taken_back(dba: Connection) -> None:
-    dba.execute("create role hasty; set jit = on")
-    for setting in (
-        "statement_timeout = '500ms'",
-        "idle_in_transaction_session_timeout = '10s'",
-        "idle_session_timeout = 30000",
-        "jit_above_cost = 10",
-    ):
-        dba.execute(f"alter role hasty set {setting}".encode())
-    dba.execute("alter role hasty in database postgres set statement_timeout = '1min'")
-    found = findings(dba)
-    assert {(row.area, row.severity) for row in found} == {("settings", "warning")}
-    assert [row.finding.partition(":")[0] for row in found] == [
-        "role hasty has statement_timeout 500ms",
-        "role hasty has idle_in_transaction_session_timeout 10s",
-        "role hasty has idle_session_timeout 30000",
-        "role hasty has jit_above_cost 10",
-    ]
-    for row in found:
-        follow(dba, row.hint)
-    assert findings(dba) == []
-    dba.execute("drop role hasty; reset jit")
+def test_handlers_that_fail_are_named_with_kinds_and_the_last_error(dba: Connection) -> None:
+    work = Engine(dba, "failing").create()
+    try:
+        work.run("insert into {log} (kind) select 'paid' from generate_series(1, 40)")
+        for at in (0, 5):
+            move_clock(dba, f"{at} seconds")
+            call(dba, "sample")
+            work.ack(work.lease(10))
+        assert findings(dba, "failures") == []
+        held = work.lease(20)
+        work.answer("reject", held, held.ids[:12], errors=["KeyError: 'iban'\nshop.py, line 7"] * 12)
+        work.ack(held, held.ids[12:])
+        move_clock(dba, "10 seconds")
+        call(dba, "sample")
+        (row,) = findings(dba, "failures")
+        assert (row.severity, row.queue, row.subscription) == ("warning", "failing", "default")
+        assert re.search(r"^12 of the last \d+ answers in subscription", row.finding)
+        assert row.finding.endswith(": kind paid; the last error: KeyError: 'iban'")
+        assert "trunq dead list failing" in row.hint
+        # Half a minute without failures.
+        for at in range(15, 60, 5):
+            move_clock(dba, f"{at} seconds")
+            work.publish(1)
+            work.ack(work.lease(1))
+            call(dba, "sample")
+        assert findings(dba, "failures") == []
+    finally:
+        move_clock(dba, "0")
+        work.ask("drop_queue", force=True)
+        dba.execute("truncate trunq.sample")
 
 
 def test_who_may_write_past_the_functions_or_open_every_door_is_named(dba: Connection) -> None:
@@ -616,40 +383,3 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
         ask(dba, "drop_queue", queue=name, force=True)
     with refused("TQ005", "-1"):
         call(dba, "diagnose", queues=-1)
-
-
-def test_a_queue_with_so_many_partitions_that_locks_run_out_is_named() -> None:
-    with copied_server() as server:
-        with led(server) as connection:
-            ask(connection, "create_queue", queue="wide", retention="1 minute", hold_at_most="30 minutes")
-            (row,) = findings(connection, "locks")
-            assert (row.severity, row.queue) == ("warning", "wide")
-            assert re.search(r"takes up to \d+ locks, and half of the \d+ connections at a time", row.finding)
-            follow(connection, row.hint)
-        server.restart()
-        with led(server) as connection:
-            assert findings(connection, "locks") == []
-
-
-def test_a_query_on_a_standby_that_has_vacuum_wait_is_named() -> None:
-    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
-    with (
-        primary_and_standby(embedded.majors()[0], standby_settings=feedback) as pair,
-        led(pair.primary) as connection,
-        psycopg.connect(pair.standby.dsn) as reader,
-    ):
-        pair.caught_up()
-        reader.execute("begin isolation level repeatable read; select count(*) from trunq.queue")
-        wait_until(
-            lambda: fetch(connection, "select bool_or(backend_xmin is not null) from pg_stat_replication")
-        )
-        connection.execute("set synchronous_commit = off")
-        burn(connection, 1_000_100)
-        (row,) = findings(connection, "slots")
-        assert (row.severity, row.queue) == ("warning", None)
-        assert re.match(
-            r'standby ".+" has vacuum here keep what was deleted within the last 10\d+ transactions',
-            row.finding,
-        )
-        reader.rollback()
-        wait_until(lambda: findings(connection, "slots") == [])

@@ -65,7 +65,7 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
     "trunq db upgrade",
     "# What it would do, and lock",
     "trunq db upgrade --dry-run",
-    "# Put back what queues lack, such as a dropped index, and functions that somebody changed",
+    "# Put back what queues lack, and functions that somebody changed",
     "trunq db upgrade --repair",
 )
 def upgrade(

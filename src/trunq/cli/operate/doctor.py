@@ -32,7 +32,7 @@ EXAMPLES = (
     "trunq doctor --disk 200GB",
     "trunq doctor --watch",
 )
-_ROUND: Final = 100
+_ROUND: Final = 20
 """Queues that are looked at one by one each time with --watch: of more, others each minute."""
 
 

@@ -4,6 +4,8 @@
 -- lanes, the gate) follows from its row. What is there besides, of the user's, is none of our
 -- business; but a column of the log's that its functions do not know, or one they know that is gone (log/column.sql).
 --
+-- Each looks up the catalog by its indexes: other queues have thousands of columns and functions there.
+--
 -- An index is told by what it is of, not by its name: whoever made it again under another name has repaired it. One that is not valid (of a
 -- partitioned table: not on each segment) is none.
 
@@ -32,7 +34,7 @@ Returns: one row for each; none: all is there.
 Raises: TQ001.';
 
 create or replace function trunq._column_defects(p_queue trunq.queue) returns table (object text, kind text, defect text, repair text)
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = nested set quote_all_identifiers = off as $$
   with col as (
     select t.name::text, quote_ident(s.attname) attname, s.attnotnull, a.attnum is null is_missing, a.attnotnull has_not_null, pg_get_expr(d.adbin, d.adrelid) found,
       case s.attname when 'segment' then trunq._segment(p_queue)
@@ -78,7 +80,7 @@ $$;
 comment on function trunq._index_text is 'What an index is, without its name and its table''s: UNIQUE, method, columns, options and condition.';
 
 create or replace function trunq._index_defects(p_queue trunq.queue) returns table (object text, kind text, defect text, repair text)
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = nested set quote_all_identifiers = off as $$
   with wanted as (
     select t.name, trunq._index_text(i.indexrelid) index
     from trunq._tables_like(p_queue) t join pg_index i on i.indrelid = t.specimen
@@ -115,10 +117,10 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   from segment s where not s.is_attached
   union all
   select s.segment, 'segment', format('%s has no replica identity', s.segment), format('alter table %s replica identity full', s.segment)
-  from segment s join pg_class c on c.oid = s.there where s.is_attached and c.relreplident not in ('f', 'i')
+  from segment s cross join lateral (select c.* from pg_class c where c.oid = s.there offset 0) c where s.is_attached and c.relreplident not in ('f', 'i')
   union all
   select s.segment, 'segment', format('%s is unlogged, and empty after a crash', s.segment), format('alter table %s set logged', s.segment)
-  from segment s join pg_class c on c.oid = s.there where s.is_attached and c.relpersistence = 'u'
+  from segment s cross join lateral (select c.* from pg_class c where c.oid = s.there offset 0) c where s.is_attached and c.relpersistence = 'u'
 $$;
 comment on function trunq._segment_defects is 'Segments that the tables of a queue lack, and what is wrong with the others.';
 
@@ -147,7 +149,7 @@ $$;
 comment on function trunq._trigger_defects is 'Triggers that the tables of a queue lack, or that somebody disabled.';
 
 create or replace function trunq._function_defects(p_queue trunq.queue) returns table (object text, kind text, defect text, repair text)
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = nested set quote_all_identifiers = off as $$
   with wanted as (
     select trunq._for_queue(p_queue, s.proname) as name, trunq._for_queue(p_queue, pg_get_function_identity_arguments(s.oid)) as arguments,
       trunq._for_queue(p_queue, s.prosrc) as body
@@ -183,7 +185,7 @@ end $$;
 comment on function trunq._restore_functions is 'Makes those functions of a queue again that are not as they should be.';
 
 create or replace function trunq._changed_functions() returns table (function text, defect text)
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = nested set quote_all_identifiers = off as $$
   select f.signature, format('function %s %s', f.signature, case when p.oid is null then 'is gone' else 'was changed by hand' end)
   from trunq.function f left join pg_proc p on p.oid = to_regprocedure(f.signature)
   where f.body is distinct from md5(p.prosrc) and f.body is not null order by 1

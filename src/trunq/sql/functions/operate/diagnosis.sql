@@ -5,8 +5,8 @@
 -- Limits are those at which somebody should act, far from what a healthy server shows: five minutes for a transaction, a gigabyte of WAL for a
 -- slot, 1.6 billion transactions (of 2.1) before Postgres refuses to write.
 --
--- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with a
--- hundred: what is asked of each queue is asked of the hundred whose round it is, another hundred each minute.
+-- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with
+-- twenty: what is asked of each queue (some 40 ms) is asked of the twenty whose round it is, and of another twenty each minute.
 
 create or replace function trunq._areas() returns table (area text, place bigint)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -15,7 +15,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
 
-create or replace function trunq.diagnose(p_queues integer default 100)
+create or replace function trunq.diagnose(p_queues integer default 20)
 returns table (area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 #variable_conflict use_column
@@ -313,14 +313,15 @@ comment on function trunq._diagnose_pauses is 'A subscription is paused until so
 
 create or replace function trunq._diagnose_rights(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
-  with function as (
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = nested set quote_all_identifiers = off as $$
+  with queue as materialized (
+    select q.name from trunq.queue q where p_queues is null or q.name = any (p_queues)),
+  function as (
     select p.oid, p.prosecdef, p.proconfig from trunq.function f join pg_proc p on p.oid = to_regprocedure(f.signature) where starts_with(f.signature, 'trunq.')
     union all
     -- By the index: other queues have thousands.
-    select p.oid, p.prosecdef, p.proconfig from trunq.queue q
-    join pg_proc p on p.proname >= q.name || '_' and p.proname < q.name || '`' and p.pronamespace = 'trunq_queue'::regnamespace
-    where p_queues is null or q.name = any (p_queues))
+    select p.oid, p.prosecdef, p.proconfig from queue q cross join lateral (
+      select p.* from pg_proc p where p.proname >= q.name || '_' and p.proname < q.name || '`' and p.pronamespace = 'trunq_queue'::regnamespace offset 0) p)
   select 'error', null::text, null::text, format('everybody may make objects in schema %I, and so change what trunq''s functions do', n.nspname),
     format('revoke create on schema %I from public', n.nspname), null::timestamptz
   from pg_namespace n where n.nspname in ('trunq', 'trunq_data', 'trunq_log', 'trunq_queue', 'trunq_archive')
@@ -332,10 +333,10 @@ language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identi
   union all
   select 'error', q.name, null, format('everybody may call %s, which does with the owner''s rights what only roles of queue "%s" may', p.oid::regprocedure, q.name),
     format('revoke execute on function %s from public', p.oid::regprocedure), null
-  from trunq.queue q
-  join pg_proc s on s.pronamespace = 'trunq_queue'::regnamespace and s.proname like '\_specimen\_%' and s.prosecdef
-  join pg_proc p on p.pronamespace = s.pronamespace and p.proname = q.name || substr(s.proname, 10) and p.prosecdef
-  where (p_queues is null or q.name = any (p_queues)) and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee = 0))
+  from (select s.proname from pg_proc s where s.proname like '\_specimen\_%' and s.pronamespace = 'trunq_queue'::regnamespace and s.prosecdef offset 0) s
+  cross join queue q cross join lateral (
+    select p.* from pg_proc p where p.proname = q.name || substr(s.proname, 10) and p.pronamespace = 'trunq_queue'::regnamespace and p.prosecdef offset 0) p
+  where p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee = 0)
   union all
   select 'error', null, null, format('%s may change rows of %s past the functions of trunq', coalesce('role ' || r.rolname, 'everybody'), c.oid::regclass),
     format('revoke insert, update, delete, truncate on %s from %s', c.oid::regclass, coalesce(quote_ident(r.rolname), 'public')), null

@@ -115,7 +115,7 @@ $$;
 comment on function trunq._diagnose_locks is 'A dump cannot lock all tables; or transactions that work on one queue in half of the connections take more locks than the server has room for (max_locks_per_transaction).';
 
 create or replace function trunq._widest_queue(out name text, out number bigint)
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = nested as $$
 declare
   v_queue trunq.queue;
 begin
