@@ -1,4 +1,4 @@
-"""Counters of /metrics while leader, worker, runner and dashboard are killed: none falls, and all are right."""
+"""Counters of /metrics while leader, worker, runner and dashboard are killed: none falls, all are right."""
 
 from __future__ import annotations
 

@@ -69,12 +69,13 @@ def test_reports_cost_by_workers_and_not_by_how_often_they_spoke(
     work = Engine(database, "spoken").create()
     for ask in ("select * from trunq.list_reports()", "select * from trunq.list_reports('spoken')"):
         database.execute("truncate trunq.worker_report")
-        report(work, 1, 20, "30 minutes")
+        report(work, 1, 20, "2 minutes")
         few_rows = pages(database, ask)
         report(work, 1, 20, "10 seconds")
         many_rows = pages(database, ask)
         assert cost_of(database, ask).rows == 20
-        assert many_rows < 1.5 * few_rows + 50, f"{few_rows} and {many_rows} pages"
+        # Twelve times as many rows; the index may have one level more.
+        assert many_rows < 1.5 * few_rows + 60, f"{few_rows} and {many_rows} pages"
         report(work, 21, 100, "60 seconds")
         assert cost_of(database, ask).rows == 100
         assert pages(database, ask) < 7 * many_rows

@@ -1,4 +1,4 @@
-"""How long messages ran and waited, since the statistics began: functions/keep/total.sql. Nothing of it falls."""
+"""How long messages ran and waited, since statistics began: functions/keep/total.sql. Nothing of it falls."""
 
 from __future__ import annotations
 
