@@ -1,4 +1,4 @@
-"""Counters of /metrics while leader, worker, runner and dashboard are killed: none ever falls, and each is right at the end."""
+"""Counters of /metrics while leader, worker, runner and dashboard are killed: none falls, all are right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from calling import ask, call, move_clock
+from calling import ask, call, move_clock, publish
 from shelling import start
 from waiting import wait_until
 
@@ -65,97 +65,96 @@ class Scraper:
         )
 
 
-@pytest.fixture
-def killing() -> Iterator[Callable[[subprocess.Popen[Any]], None]]:
-    """Kills a process as nobody can prepare for; what is left at the end, too."""
-    begun: list[subprocess.Popen[Any]] = []
+class Cast:
+    """The processes, each of which can be killed as nobody can prepare for, and started again."""
 
-    def kill(process: subprocess.Popen[Any]) -> None:
-        process.kill()
-        process.communicate()
+    def __init__(self, database: str, directory: Path, scraper: Scraper) -> None:
+        self.database, self.directory, self.scraper = database, directory, scraper
+        self.running: dict[str, subprocess.Popen[Any]] = {}
 
-    kill.begun = begun  # type: ignore[attr-defined]
-    yield kill
-    for process in begun:
-        kill(process)
+    def start(self, *names: str) -> None:
+        for name in names:
+            begin = {"leader": self._leader, "web": self._web, "worker": self._worker, "runner": self._runner}
+            begin[name]()
 
+    def kill(self, *names: str) -> None:
+        for name in names:
+            process = self.running.pop(name)
+            process.kill()
+            process.communicate()
 
-def test_counters_never_fall_whatever_is_killed(
-    database: str,
-    connection: psycopg.Connection[Any],
-    tmp_path: Path,
-    killing: Any,
-) -> None:
-    scraper = Scraper()
-
-    def leader() -> subprocess.Popen[Any]:
+    def _leader(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            scraper.ports["leader"] = free.getsockname()[1]
-        at = f"127.0.0.1:{scraper.ports['leader']}"
-        return begin("leader", "--metrics", at)
+            port = self.scraper.ports["leader"] = free.getsockname()[1]
+        self._trunq("leader", "leader", "--metrics", f"127.0.0.1:{port}")
 
-    def web() -> subprocess.Popen[Any]:
-        process = begin("web", "--port", "0", "--json")
+    def _web(self) -> None:
+        process = self._trunq("web", "web", "--port", "0", "--json")
         assert process.stdout is not None
         said = ""
         while "}" not in said and process.poll() is None:
             said += process.stdout.readline()
-        scraper.ports["web"] = json.loads(said)["port"]
+        self.scraper.ports["web"] = json.loads(said)["port"]
+
+    def _worker(self) -> None:
+        self.running["worker"] = subprocess.Popen([sys.executable, "-c", WORKER, self.database])
+
+    def _runner(self) -> None:
+        self._trunq("runner", "worker", "trunq.pipeline.runner:worker", "--no-lead")
+
+    def _trunq(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        process = start(*arguments, directory=self.directory, TRUNQ_DSN=self.database)
+        self.running[name] = process
         return process
 
-    def worker() -> subprocess.Popen[Any]:
-        process = subprocess.Popen([sys.executable, "-c", WORKER, database])
-        killing.begun.append(process)
-        return process
 
-    def runner() -> subprocess.Popen[Any]:
-        return begin("worker", "trunq.pipeline.runner:worker", "--no-lead")
+@pytest.fixture
+def scraper() -> Scraper:
+    return Scraper()
 
-    def begin(*arguments: str) -> subprocess.Popen[Any]:
-        process = start(*arguments, directory=tmp_path, TRUNQ_DSN=database)
-        killing.begun.append(process)
-        return process
 
+@pytest.fixture
+def cast(database: str, tmp_path: Path, scraper: Scraper) -> Iterator[Cast]:
+    cast = Cast(database, tmp_path, scraper)
+    yield cast
+    cast.kill(*cast.running)
+
+
+def settle(scraper: Scraper, count: int) -> None:
+    """Both who are asked tell of so many."""
+    for who in ("leader", "web"):
+        wait_until(lambda who=who: scraper.told(who, "trunq_answers_total", "success") >= count)
+        wait_until(lambda who=who: scraper.told(who, "trunq_published_total", "orders") >= count)
+
+
+def test_counters_never_fall_whatever_is_killed(
+    connection: psycopg.Connection[Any], cast: Cast, scraper: Scraper
+) -> None:
     call(connection, "create_queue", queue="orders")
     call(connection, "create_queue", queue="pipelines")
-    running = {"leader": leader(), "web": web(), "worker": worker(), "runner": runner()}
-    again = {"leader": leader, "web": web, "worker": worker, "runner": runner}
-    published = 0
-
-    def settle(count: int) -> None:
-        """Both tell of so many."""
-        for who in ("leader", "web"):
-            wait_until(lambda who=who: scraper.told(who, "trunq_answers_total", "success") >= count)
-            wait_until(lambda who=who: scraper.told(who, "trunq_published_total", "orders") >= count)
-
-    wait_until(
-        lambda: scraper.told("leader", "trunq_published_total", "orders") == 0 and scraper.scrape("web")
-    )
+    cast.start("leader", "web", "worker", "runner")
     sampled = "select count(*) from trunq.sample where queue_id > 0"
     wait_until(lambda: connection.execute(sampled).fetchone() != (0,))
+    published = 0
     for victim in ("worker", "leader", "runner", "web"):
-        connection.execute(
-            "select trunq.publish_many('orders', array_fill('{}'::jsonb, array[50]), array['placed'])"
-        )
+        publish(connection, "orders", 50, kinds=["placed"])
         published += 50
-        killing(running[victim])
+        cast.kill(victim)
         for who in ("leader", "web"):
             scraper.scrape(who)
-        running[victim] = again[victim]()
-        settle(published)
-    for process in running.values():
-        killing(process)
+        cast.start(victim)
+        settle(scraper, published)
+    cast.kill("leader", "web", "worker", "runner")
     # Its minute is over: what it brought is in the histograms, and stays there.
     move_clock(connection, "10 minutes")
     ask(connection, "roll_up", queue="orders")
     for _ in range(2):
-        running = {name: again[name]() for name in ("leader", "web")}
-        settle(published)
-        for who in running:
+        cast.start("leader", "web")
+        settle(scraper, published)
+        for who in ("leader", "web"):
             assert scraper.told(who, "trunq_published_total", "orders") == published
             assert scraper.told(who, "trunq_answers_total", "success") == published
             for name in ("handler", "wait"):
                 assert scraper.told(who, f"trunq_{name}_seconds_count", "placed") == published
-        for process in running.values():
-            killing(process)
+        cast.kill("leader", "web")

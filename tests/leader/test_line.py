@@ -194,9 +194,12 @@ LOOKS = BLOCKED.replace("trunq.memo", "trunq.sample")
 
 
 @asynccontextmanager
-async def hanging(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[psycopg.Connection[Any]]:
+async def hanging(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, budget: float = 3600.0
+) -> AsyncIterator[psycopg.Connection[Any]]:
     """A look waits for a lock that somebody holds, and nothing but its budget ends that."""
     monkeypatch.setattr(line, "_LOOK_WAITS", "0")
+    monkeypatch.setitem(line._BUDGETS, duty.LOOK, budget)
     queue.connection.execute("alter function trunq.sample set lock_timeout = '0'")
     with psycopg.connect(queue.dsn) as in_the_way:
         in_the_way.execute("lock table trunq.sample")
@@ -255,10 +258,9 @@ async def test_a_look_over_its_budget_is_cut_and_stepped_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Behind a pooler, where the server knows no budget, the leader cuts it."""
-    monkeypatch.setitem(line._BUDGETS, duty.LOOK, 1.0)
     with nullcontext(queue.dsn) if mode is None else pooling(server, queue.dsn, mode) as dsn:
         leader = Leader(dsn)
-        async with hanging(queue, monkeypatch) as in_the_way, leading(leader):
+        async with hanging(queue, monkeypatch, 1.0) as in_the_way, leading(leader):
             await async_wait_until(lambda: leader.performed.errors.get("sample"))
             assert "duty sample failed" in caplog.text
             await goes_on(queue, leader)

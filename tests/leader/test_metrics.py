@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from calling import fetch
-from engine import Engine
+from engine import THREE_SPANS, Engine
 from trunq import Client
 from trunq.errors import InvalidArgument
 from trunq.leader import Leaders
@@ -256,10 +256,10 @@ def test_a_segment_that_a_reader_needs_beyond_the_retention_is_held(
     work.publish(3)
     held = "select value from trunq._list_figures(true) where figure = 'segments_held' and queue = 'work'"
     assert fetch(connection, held) == 0
-    work.rotate("3 days")
-    with work.clock("3 days"):
+    work.rotate(THREE_SPANS)
+    with work.clock(THREE_SPANS):
         assert fetch(connection, held) == 1
         work.drain()
-    work.rotate("4 days")
-    with work.clock("4 days"):
+    work.rotate(THREE_SPANS)
+    with work.clock(THREE_SPANS):
         assert fetch(connection, held) == 0

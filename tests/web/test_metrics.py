@@ -31,10 +31,10 @@ def filled(database: str, connection: psycopg.Connection[Any]) -> None:
         client.create_pipeline("moving", parts)
     connection.execute("select trunq.sample()")
     connection.execute("select trunq.elect('somebody', '1 hour')")
-    bounds = "(select count(*)::int from unnest(trunq._total_bounds()))"
+    full = "array_fill(1::bigint, array[(select count(*)::int + 1 from unnest(trunq._total_bounds()))])"
     connection.execute(
-        "insert into trunq.statistic_total select queue_id, 'default', 'placed', array_fill(1::bigint, array["
-        f"{bounds} + 1]), array_fill(1::bigint, array[{bounds} + 1]), 1, 1 from trunq.queue where name = 'orders'".encode()
+        f"insert into trunq.statistic_total select queue_id, 'default', 'placed', {full}, {full}, 1, 1"
+        " from trunq.queue where name = 'orders'".encode()
     )
 
 

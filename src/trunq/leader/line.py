@@ -1,8 +1,8 @@
 """The lines of a leader: duties that take turns on a connection of their own.
 
-The duties of a line never wait for one of another (the rows of duty.py say which is in which): messages wait
-for the quick line, disk space and lists for the slow one, and figures for the looks. A duty that takes too long
-is cut: the others go on. All lines pause while another process leads.
+The duties of a line never wait for one of another (the rows of duty.py say which is in which): messages
+wait for the quick line, disk space and lists for the slow one, and figures for the looks. A duty that takes
+too long is cut: the others go on. All lines pause while another process leads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the database knows of its queues, as Prometheus and OpenMetrics read it.
 
-One process of a database serves them (`trunq leader --metrics 9090`, or `trunq web`), never each worker: they are figures of
-the database, and would be summed as often as they are scraped. Counters are kept there, and no restart resets
-one.
+One process of a database serves them (`trunq leader --metrics 9090`, or `trunq web`), never each worker:
+they are figures of the database, and would be summed as often as they are scraped. Counters are kept there,
+and no restart resets one.
 
     figure   which there are: their names, labels and texts, from rows
 """
@@ -122,7 +122,9 @@ async def look(client: AsyncClient, connection: AsyncConnection[Any], *, sizes: 
 
 
 def page_of(database: str, known: Known | None, accept: str = "") -> tuple[str, bytes]:
-    """The type of the text and the text, of one database. Raises InvalidArgument without prometheus_client."""
+    """The type of the text and the text, of one database; None: it is away. Raises InvalidArgument without
+    prometheus_client.
+    """
     encode, type = _chooser()(accept)
     return type, encode(_Registry(families({database: known})))
 

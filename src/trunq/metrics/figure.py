@@ -33,7 +33,7 @@ GAUGES: Final = {
     "queue_bytes": (("queue",), "Size of the segments of a queue, looked up once a minute"),
     "segments_held": (
         ("queue",),
-        "Segments older than the retention that are not empty, looked up once a minute",
+        "Segments that are due to be emptied, and are not",
     ),
     "lost_messages": (("queue", "subscription"), "Messages that were lost, until accept_loss"),
     "lane_max_running": (("queue", "subscription"), "How many messages of each lane may run at a time"),
@@ -106,11 +106,7 @@ def _known(figures: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 def families(databases: Mapping[str, Known | None]) -> list[Metric]:
     """All figures of databases, by what these are called; None: it is away."""
-    from prometheus_client.metrics_core import (  # noqa: PLC0415
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
 
     made: dict[str, Any] = {}
 
@@ -129,10 +125,7 @@ def families(databases: Mapping[str, Known | None]) -> list[Metric]:
         for name, text, labels, value in _of_samples(known.samples):
             kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
             add(kind, name, text, one | labels, value)
-        for name, text, labels, buckets, total in _of_totals(known.totals):
-            if name not in made:
-                made[name] = HistogramMetricFamily(f"trunq_{name}", text, labels=[*one, *labels])
-            made[name].add_metric([database, *labels.values()], buckets, total)
+        _add_histograms(made, database, known.totals)
         for figure, queue, label, value in _known(known.figures):
             if figure == "pipeline_runs":
                 text = "Runs that have ended"
@@ -143,6 +136,15 @@ def families(databases: Mapping[str, Known | None]) -> list[Metric]:
                 # Of a pipeline there is no queue, of a schedule both.
                 add(GaugeMetricFamily, figure, text, one | dict(zip(names, given, strict=True)), value)
     return list(made.values())
+
+
+def _add_histograms(made: dict[str, Any], database: str, totals: Iterable[Total]) -> None:
+    from prometheus_client.metrics_core import HistogramMetricFamily  # noqa: PLC0415
+
+    for name, text, labels, buckets, total in _of_totals(totals):
+        if name not in made:
+            made[name] = HistogramMetricFamily(f"trunq_{name}", text, labels=["database", *labels])
+        made[name].add_metric([database, *labels.values()], buckets, total)
 
 
 Figure = tuple[str, str, dict[str, str], Any]

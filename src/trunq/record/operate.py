@@ -222,8 +222,8 @@ class Duty(NamedTuple):
 
     One that is not `per_queue` is called once for all queues. One that did `again_from` or more is called
     again at once; one that returned null, because somebody was in the way, `again_after`. It is called at
-    least `times_a_span` while one segment of a queue is written to. Duties of one line never wait for those of
-    another: messages wait for "quick", disk space for "slow", and figures for "look".
+    least `times_a_span` while one segment of a queue is written to. Duties of one line never wait for those
+    of another: messages wait for "quick", disk space for "slow", and figures for "look".
     """
 
     duty: str

@@ -1,4 +1,4 @@
-"""How long messages ran and waited, since the statistics began: functions/keep/total.sql. No number of it ever falls."""
+"""How long messages ran and waited, since statistics began: functions/keep/total.sql. Nothing of it falls."""
 
 from __future__ import annotations
 
@@ -78,9 +78,8 @@ def test_what_a_minute_brings_later_is_added_once_and_nothing_falls_with_age(
     assert after.took_sum == pytest.approx(7.02)
     # Minutes are folded into hours, receipts are gone, hours are deleted.
     work.ask("empty_queue")
-    work.run(
-        "select trunq._fold_minutes(q, trunq.clock() + interval '1 day') from trunq.queue q where q.queue_id = {id}"
-    )
+    fold = "select trunq._fold_minutes(q, trunq.clock() + interval '1 day') from trunq.queue q"
+    work.run(f"{fold} where q.queue_id = {{id}}")
     work.run("delete from trunq.statistic where queue_id = {id}")
     roll_up(work, 12)
     assert totals(work)[""] == after

@@ -20,10 +20,14 @@ PER = {
 
 RUN = """
 with run as (
-  insert into trunq.pipeline_run (pipeline_id, number, message_id, chain, slice, snapshot, begun_at, ended_at, outcome, rows_in, rows_out, error, failures)
-  select p.pipeline_id, {number}, 1, gen_random_uuid(), '{{}}', pg_current_snapshot(), trunq.clock(), {ended}, {outcome}, 7, 5, {error}, {failures}
+  insert into trunq.pipeline_run
+    (pipeline_id, number, message_id, chain, slice, snapshot, begun_at, ended_at, outcome, rows_in, rows_out,
+    error, failures)
+  select p.pipeline_id, {number}, 1, gen_random_uuid(), '{{}}', pg_current_snapshot(), trunq.clock(), {ended},
+    {outcome}, 7, 5, {error}, {failures}
   from trunq.pipeline p where p.name = '{name}' returning *),
-done as (update trunq.pipeline p set done = {number} where p.name = '{name}' and {ended} is not null)
+done as (
+  update trunq.pipeline p set done = {number} where p.name = '{name}' and {ended} is not null)
 insert into trunq.quarantine (pipeline_id, attempt, run_id, reasons, content, created_at)
 select r.pipeline_id, 1, r.run_id, '{{bad}}', '{{}}', trunq.clock() from run r, generate_series(1, {bad})
 """
@@ -87,28 +91,13 @@ def test_a_pipeline_with_instances_has_what_all_of_them_have(
 ) -> None:
     client.create_pipeline("each", PER)
     for n in (1, 2, 3):
-        fetch(
-            connection,
-            "select trunq._open_run('each', %s, jsonb_build_object('customer', 'c' || %s::int), p_message => '{}')",
-            n,
-            n,
-        )
+        each = "jsonb_build_object('customer', 'c' || %s::int)"
+        fetch(connection, f"select trunq._open_run('each', %s, {each}, p_message => '{{}}')", n, n)
     for n in (1, 2):
         ended(connection, f"each/c{n}", number=10 + n, bad=2)
-    failing_now = (
-        "update trunq.pipeline_run set error = 'no', failures = 1 where ended_at is null and pipeline_id ="
-    )
     told = figures(connection, "each")
     assert (told["quarantined_rows"], told["last_rows_in"], told["failing"]) == (4, 7, 0)
-    connection.execute(
-        f"{failing_now} (select pipeline_id from trunq.pipeline where name = 'each/c3')".encode()
-    )
-    assert (
-        connection.execute(
-            "select p.name, r.number, r.error, r.failures, r.ended_at from trunq.pipeline_run r join trunq.pipeline p using (pipeline_id)"
-        ).fetchall()
-        == []
-    )
+    failing(connection, "each/c3")
     assert figures(connection, "each")["failing"] == 1
     assert figures(connection, "each/c1") == {}
 

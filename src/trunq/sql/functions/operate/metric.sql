@@ -68,7 +68,7 @@ begin
   end if;
 end $$;
 comment on function trunq._list_figures is
-  'Figures of the whole database by name: of a queue, and of what label says (a duty, a subscription, a schedule, a pipeline). p_sizes: also how large queues are, and how many segments stay that are older than the retention, which asks for the size of each file.';
+  'Figures of the whole database by name: of a queue, and of what label says (a duty, a subscription, a schedule, a pipeline). p_sizes: also how large queues are, and how many segments are due to be emptied and are not, which asks for the size of each file.';
 
 create or replace function trunq._seconds(p_interval interval) returns double precision
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select extract(epoch from p_interval)::double precision $$;

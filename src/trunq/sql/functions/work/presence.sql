@@ -1,8 +1,8 @@
 -- What workers say of themselves, every ten seconds: who they are, and what each slot handles. Rows are inserted and never changed; the newest of
 -- a worker is the worker. One that says nothing for thirty seconds and had no last word is lost; it stays visible for an hour.
 --
--- Who there was is read by a walk from worker to worker over an index, and of each the newest row: as many steps as there were workers, however often
--- each of them spoke.
+-- Who there was is read by a walk over an index from the newest row of one worker to that of the next: as many steps as there were workers, however
+-- often each of them spoke.
 
 create or replace function trunq._report(
   p_worker text, p_queues text[], p_subscription text, p_host text, p_pid integer, p_seconds double precision, p_version text, p_slots integer,
@@ -57,25 +57,27 @@ comment on function trunq._report_segment is 'The segment of what a worker says:
 create or replace function trunq._newest_reports(p_queue_id integer, p_now timestamptz) returns setof trunq.worker_report
 language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
-  v_segments smallint[] := array(select trunq._report_segment(p_now - k * interval '30 minutes') from generate_series(0, 2) k);
   v_first integer := coalesce(p_queue_id, 0);
   v_last integer := coalesce(p_queue_id, 2147483647);
+  v_segment smallint;
 begin
-  return query
-    with recursive walk as (
-      (select r.queue_id, r.process from trunq.worker_report r
-      where r.queue_id >= v_first and r.queue_id <= v_last and r.segment = any (v_segments) order by r.queue_id, r.process limit 1)
-      union all
-      select n.queue_id, n.process from walk w cross join lateral (
-        select r.queue_id, r.process from trunq.worker_report r
-        where (r.queue_id, r.process) > (w.queue_id, w.process) and r.queue_id <= v_last and r.segment = any (v_segments)
-        order by r.queue_id, r.process limit 1) n)
-    select n.* from walk w cross join lateral (
-      select r.* from trunq.worker_report r
-      where r.queue_id = w.queue_id and r.process = w.process and r.at > p_now - interval '1 hour' and r.at <= p_now and r.segment = any (v_segments)
-      order by r.at desc limit 1) n;
+  -- Backwards, so that the first row of a process is its newest.
+  foreach v_segment in array array(select trunq._report_segment(p_now - k * interval '30 minutes') from generate_series(0, 2) k) loop
+    return query
+      with recursive walk as (
+        (select r as newest from trunq.worker_report r
+        where r.segment = v_segment and r.queue_id >= v_first and r.queue_id <= v_last and r.at <= p_now
+        order by r.queue_id desc, r.process desc, r.at desc limit 1)
+        union all
+        select n.newest from walk w cross join lateral (
+          select r as newest from trunq.worker_report r
+          where r.segment = v_segment and (r.queue_id, r.process) < ((w.newest).queue_id, (w.newest).process) and r.queue_id >= v_first and r.at <= p_now
+          order by r.queue_id desc, r.process desc, r.at desc limit 1) n)
+      select (w.newest).* from walk w where (w.newest).at > p_now - interval '1 hour';
+  end loop;
 end $$;
-comment on function trunq._newest_reports is 'What each worker process said last within an hour, of one queue or of all (null).';
+comment on function trunq._newest_reports is
+  'What each worker process said last in each segment of the last hour, of one queue or of all (null).';
 
 create or replace function trunq.list_reports(p_queue text default null)
 returns table (
@@ -97,7 +99,9 @@ begin
       -- What it handles has gone on since; of one that is gone, what it handled at the end.
       (select coalesce(jsonb_agg(jsonb_build_object('id', h.value->'id', 'kind', h.value->'kind', 'since', n.at - (h.value->>'seconds')::double precision * interval '1 second')
         order by (h.value->>'seconds')::double precision desc), '[]') from jsonb_array_elements(n.handling) h)
-    from (select q.name, r.* from trunq._newest_reports(v_id, v_now) r join trunq.queue q on q.queue_id = r.queue_id) n
+    from (
+      select distinct on (r.queue_id, r.process) q.name, r.*
+      from trunq._newest_reports(v_id, v_now) r join trunq.queue q on q.queue_id = r.queue_id order by r.queue_id, r.process, r.at desc) n
     order by n.name, n.subscription, n.worker, n.at;
 end $$;
 comment on function trunq.list_reports is
