@@ -994,46 +994,6 @@ class AsyncPassing(AsyncAccess):
             look=look,
         )
 
-    async def count_messages(
-        self,
-        queue: str,
-        subscription: str | None = None,
-        state: State | None = None,
-        limit: int | None = None,
-        before: int | None = None,
-        kind: str | None = None,
-        key: str | None = None,
-        error: str | None = None,
-        older_than: Interval | None = None,
-        newer_than: Interval | None = None,
-        payload: Any = None,
-        headers: Any = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> int:
-        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
-        the default.
-
-        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
-        """
-        returned: int = await self._value(
-            connection,
-            "count_messages",
-            queue=queue,
-            subscription=subscription,
-            state=state,
-            limit=limit,
-            before=before,
-            kind=kind,
-            key=key,
-            error=error,
-            older_than=interval("older_than", older_than),
-            newer_than=interval("newer_than", newer_than),
-            payload=json_text("payload", payload),
-            headers=json_text("headers", headers),
-        )
-        return returned
-
     async def create_archive(
         self,
         queue: str,
@@ -1977,6 +1937,46 @@ class AsyncPassing(AsyncAccess):
         Returns how many.
         """
         returned: int = await self._value(connection, "forget_memos")
+        return returned
+
+    async def count_messages(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        state: State | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
+        the default.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        returned: int = await self._value(
+            connection,
+            "count_messages",
+            queue=queue,
+            subscription=subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+        )
         return returned
 
     async def start_mover(

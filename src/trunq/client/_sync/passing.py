@@ -978,46 +978,6 @@ class Passing(Access):
             look=look,
         )
 
-    def count_messages(
-        self,
-        queue: str,
-        subscription: str | None = None,
-        state: State | None = None,
-        limit: int | None = None,
-        before: int | None = None,
-        kind: str | None = None,
-        key: str | None = None,
-        error: str | None = None,
-        older_than: Interval | None = None,
-        newer_than: Interval | None = None,
-        payload: Any = None,
-        headers: Any = None,
-        *,
-        connection: Given | None = None,
-    ) -> int:
-        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
-        the default.
-
-        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
-        """
-        returned: int = self._value(
-            connection,
-            "count_messages",
-            queue=queue,
-            subscription=subscription,
-            state=state,
-            limit=limit,
-            before=before,
-            kind=kind,
-            key=key,
-            error=error,
-            older_than=interval("older_than", older_than),
-            newer_than=interval("newer_than", newer_than),
-            payload=json_text("payload", payload),
-            headers=json_text("headers", headers),
-        )
-        return returned
-
     def create_archive(
         self,
         queue: str,
@@ -1929,6 +1889,46 @@ class Passing(Access):
         Returns how many.
         """
         returned: int = self._value(connection, "forget_memos")
+        return returned
+
+    def count_messages(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        state: State | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        *,
+        connection: Given | None = None,
+    ) -> int:
+        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
+        the default.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        returned: int = self._value(
+            connection,
+            "count_messages",
+            queue=queue,
+            subscription=subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+        )
         return returned
 
     def start_mover(
