@@ -17,7 +17,8 @@ from trunq.subscription s, generate_series(1, %s) n where s.queue_id = {id}"""
 
 QUEUES = """
 with made as (
-  insert into trunq.queue (name, span, id_sequence) select 'many_' || n, '12 hours', 'many_' || n from generate_series(1, 1000) n
+  insert into trunq.queue (name, span, id_sequence) select 'many_' || n, '12 hours', 'many_' || n
+  from generate_series(1, 1000) n
   returning queue_id),
 read as (
   insert into trunq.subscription (queue_id, name, mode, start)

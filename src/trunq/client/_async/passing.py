@@ -3102,7 +3102,7 @@ class AsyncPassing(AsyncAccess):
         exceed. The rights of the role that calls are asked for before each part.
 
         Returns its id. Raises QueueNotFound, SubscriptionNotFound; InvalidArgument for an unknown act, state
-        or reason, or a filter that does not go with the act; WrongMode.
+        or reason, or a filter that does not go with the act; what cancel raises for a subscription.
         """
         returned: int = await self._value(
             connection,
@@ -3131,7 +3131,7 @@ class AsyncPassing(AsyncAccess):
 
         What is done stays done.
 
-        Returns False when it had ended. Raises InvalidArgument for one that the queue has not.
+        Returns False when it had ended. Raises QueueNotFound; InvalidArgument for one that the queue has not.
         """
         returned: bool = await self._value(connection, "stop_sweep", queue=queue, sweep_id=sweep_id)
         return returned
@@ -3144,7 +3144,8 @@ class AsyncPassing(AsyncAccess):
         Commit it, and call it again.
 
         Returns True while there may be more, False when it has ended; None: somebody else does a part at this
-        moment. Raises InvalidArgument for one that the queue has not; what requeue, purge and cancel raise.
+        moment. Raises QueueNotFound; InvalidArgument for one that the queue has not; what requeue, purge and
+        cancel raise.
         """
         returned: bool | None = await self._value(connection, "carry_sweep", queue=queue, sweep_id=sweep_id)
         return returned

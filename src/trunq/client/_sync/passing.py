@@ -3028,7 +3028,7 @@ class Passing(Access):
         exceed. The rights of the role that calls are asked for before each part.
 
         Returns its id. Raises QueueNotFound, SubscriptionNotFound; InvalidArgument for an unknown act, state
-        or reason, or a filter that does not go with the act; WrongMode.
+        or reason, or a filter that does not go with the act; what cancel raises for a subscription.
         """
         returned: int = self._value(
             connection,
@@ -3057,7 +3057,7 @@ class Passing(Access):
 
         What is done stays done.
 
-        Returns False when it had ended. Raises InvalidArgument for one that the queue has not.
+        Returns False when it had ended. Raises QueueNotFound; InvalidArgument for one that the queue has not.
         """
         returned: bool = self._value(connection, "stop_sweep", queue=queue, sweep_id=sweep_id)
         return returned
@@ -3068,7 +3068,8 @@ class Passing(Access):
         Commit it, and call it again.
 
         Returns True while there may be more, False when it has ended; None: somebody else does a part at this
-        moment. Raises InvalidArgument for one that the queue has not; what requeue, purge and cancel raise.
+        moment. Raises QueueNotFound; InvalidArgument for one that the queue has not; what requeue, purge and
+        cancel raise.
         """
         returned: bool | None = self._value(connection, "carry_sweep", queue=queue, sweep_id=sweep_id)
         return returned
