@@ -12,12 +12,13 @@ from engine import Engine
 DEAD = """
 insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, kind, errors)
 select {id}, s.subscription_id, n, 'rejected', trunq.clock(), trunq.clock(), 1, 'k',
-  jsonb_build_array(jsonb_build_object('error', format('KeyError: ''customer-%s''', n) || repeat(' ', 300)))
+  jsonb_build_array(jsonb_build_object('error', format('KeyError: ''customer-%%s''', n) || repeat(' ', 300)))
 from trunq.subscription s, generate_series(1, %s) n where s.queue_id = {id}"""
 
 QUEUES = """
 with made as (
-  insert into trunq.queue (name, span) select 'many_' || n, '12 hours' from generate_series(1, 1000) n
+  insert into trunq.queue (name, span, id_sequence) select 'many_' || n, '12 hours', 'many_' || n
+  from generate_series(1, 1000) n
   returning queue_id),
 read as (
   insert into trunq.subscription (queue_id, name, mode, start)

@@ -57,13 +57,23 @@ def test_nothing_such_is_said_so(trunq: Shell, ids: list[int]) -> None:
     assert "Queue mail has no such messages." in trunq("message", "list", "mail", "--kind", "x").said
 
 
-def test_many_go_in_parts_and_only_those_that_were_counted(
-    trunq: Shell, client: Client, ids: list[int], monkeypatch: pytest.MonkeyPatch
+def test_many_are_a_sweep_of_only_those_that_were_counted(
+    trunq: Shell, client: Client, ids: list[int]
 ) -> None:
-    monkeypatch.setattr("trunq.cli.work.dead.PART", 2)
     assert trunq("dead", "purge", "mail", "--all", "--yes", "--json").json["purged"] == 3
     assert client.list_messages("mail", state="ready")[0].id == ids[3]
     assert trunq("dead", "purge", "mail", "--all", "--json").json["purged"] == 0
+    (row,) = trunq("sweep", "list", "mail", "--json").json
+    assert (row["act"], row["state"], row["done"], row["counted"]) == ("purge", "finished", 3, 3)
+    assert "had ended" in trunq("sweep", "stop", "mail", str(row["sweep_id"])).said
+    assert "mail has no sweep 0" in trunq("sweep", "stop", "mail", "0").said
+
+
+def test_one_fault_of_many_is_one_group(trunq: Shell, client: Client, ids: list[int]) -> None:
+    (group, *_) = trunq("dead", "groups", "mail", "--json").json
+    given = ("--fingerprint", group["fingerprint"], "--yes", "--json")
+    assert trunq("dead", "requeue", "mail", *given).json["requeued"] == group["messages"] > 0
+    assert group["fingerprint"] not in trunq("dead", "groups").said
 
 
 def test_messages_that_are_named_are_taken_unasked(trunq: Shell, client: Client, ids: list[int]) -> None:

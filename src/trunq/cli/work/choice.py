@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from trunq.cli.ground import option
+from trunq.wire.json import RawJson
 
 WHICH = "Which messages"
 
@@ -24,6 +26,31 @@ NewerThan = Annotated[
     typer.Option(
         "--newer-than", parser=option.interval, metavar="INTERVAL", rich_help_panel=WHICH,
         help="Only those published, or dead, for no longer than that.",
+    ),
+]  # fmt: skip
+
+
+def contained(value: str) -> RawJson:
+    """JSON that a payload, or headers, are to contain."""
+    try:
+        json.loads(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"this is not JSON: {error}. A text stands in quotes: '\"text\"'.") from None
+    return RawJson(value)
+
+
+Contains = Annotated[
+    RawJson | None,
+    typer.Option(
+        "--payload", parser=contained, metavar="JSON", rich_help_panel=WHICH,
+        help="Only those whose payload contains this.",
+    ),
+]  # fmt: skip
+HeadersContain = Annotated[
+    RawJson | None,
+    typer.Option(
+        "--headers", parser=contained, metavar="JSON", rich_help_panel=WHICH,
+        help="Only those whose headers contain this.",
     ),
 ]  # fmt: skip
 

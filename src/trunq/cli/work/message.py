@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as encoding
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, err, out, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
-from trunq.cli.work.choice import WHICH, Choice
+from trunq.cli.work.choice import WHICH, Choice, Contains, HeadersContain, contained
 from trunq.display import attempt as attempt_in_words
 from trunq.wire.json import RawJson
 from trunq.word import Open, State
@@ -89,14 +88,6 @@ FOUND: Final = (
     "worker",
     "public",
 )
-
-
-def _json(value: str) -> RawJson:
-    try:
-        encoding.loads(value)
-    except ValueError as error:
-        raise typer.BadParameter(f"this is not JSON: {error}") from error
-    return RawJson(value)
 
 
 @option.verb(
@@ -252,26 +243,14 @@ def list_messages(
     before: Annotated[
         int | None, typer.Option("--before", metavar="ID", help="Only messages with smaller ids.")
     ] = None,
-    payload: Annotated[
-        RawJson | None,
-        typer.Option(
-            "--payload", parser=_json, metavar="JSON", rich_help_panel=WHICH,
-            help="Only those whose payload contains this.",
-        ),
-    ] = None,
-    headers: Annotated[
-        RawJson | None,
-        typer.Option(
-            "--headers", parser=_json, metavar="JSON", rich_help_panel=WHICH,
-            help="Only those whose headers contain this.",
-        ),
-    ] = None,
+    payload: Contains = None,
+    headers: HeadersContain = None,
     *,
     choice: Choice,
     database: option.Database,
     json: option.Json = False,
     csv: option.Csv = False,
-) -> None:  # fmt: skip
+) -> None:
     """List messages of a queue as one subscription sees them, the newest first.
 
     A filter, or the state outdated, replaced or purged, looks at the newest 100,000 messages, and says so
@@ -313,7 +292,7 @@ def resume(
     value: Annotated[
         RawJson | None,
         typer.Argument(
-            parser=_json, metavar="VALUE", help="JSON that its next attempt gets, of 1 MB at most."
+            parser=contained, metavar="VALUE", help="JSON that its next attempt gets, of 1 MB at most."
         ),
     ] = None,
     *,

@@ -996,46 +996,6 @@ class AsyncPassing(AsyncAccess):
             look=look,
         )
 
-    async def count_messages(
-        self,
-        queue: str,
-        subscription: str | None = None,
-        state: State | None = None,
-        limit: int | None = None,
-        before: int | None = None,
-        kind: str | None = None,
-        key: str | None = None,
-        error: str | None = None,
-        older_than: Interval | None = None,
-        newer_than: Interval | None = None,
-        payload: Any = None,
-        headers: Any = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> int:
-        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
-        the default.
-
-        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
-        """
-        returned: int = await self._value(
-            connection,
-            "count_messages",
-            queue=queue,
-            subscription=subscription,
-            state=state,
-            limit=limit,
-            before=before,
-            kind=kind,
-            key=key,
-            error=error,
-            older_than=interval("older_than", older_than),
-            newer_than=interval("newer_than", newer_than),
-            payload=json_text("payload", payload),
-            headers=json_text("headers", headers),
-        )
-        return returned
-
     async def create_archive(
         self,
         queue: str,
@@ -2037,6 +1997,46 @@ class AsyncPassing(AsyncAccess):
         Returns how many.
         """
         returned: int = await self._value(connection, "forget_memos")
+        return returned
+
+    async def count_messages(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        state: State | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
+        the default.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        returned: int = await self._value(
+            connection,
+            "count_messages",
+            queue=queue,
+            subscription=subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+        )
         return returned
 
     async def start_mover(
@@ -3164,7 +3164,7 @@ class AsyncPassing(AsyncAccess):
         exceed. The rights of the role that calls are asked for before each part.
 
         Returns its id. Raises QueueNotFound, SubscriptionNotFound; InvalidArgument for an unknown act, state
-        or reason, or a filter that does not go with the act; WrongMode.
+        or reason, or a filter that does not go with the act; what cancel raises for a subscription.
         """
         returned: int = await self._value(
             connection,
@@ -3193,7 +3193,7 @@ class AsyncPassing(AsyncAccess):
 
         What is done stays done.
 
-        Returns False when it had ended. Raises InvalidArgument for one that the queue has not.
+        Returns False when it had ended. Raises QueueNotFound; InvalidArgument for one that the queue has not.
         """
         returned: bool = await self._value(connection, "stop_sweep", queue=queue, sweep_id=sweep_id)
         return returned
@@ -3206,7 +3206,8 @@ class AsyncPassing(AsyncAccess):
         Commit it, and call it again.
 
         Returns True while there may be more, False when it has ended; None: somebody else does a part at this
-        moment. Raises InvalidArgument for one that the queue has not; what requeue, purge and cancel raise.
+        moment. Raises QueueNotFound; InvalidArgument for one that the queue has not; what requeue, purge and
+        cancel raise.
         """
         returned: bool | None = await self._value(connection, "carry_sweep", queue=queue, sweep_id=sweep_id)
         return returned

@@ -980,46 +980,6 @@ class Passing(Access):
             look=look,
         )
 
-    def count_messages(
-        self,
-        queue: str,
-        subscription: str | None = None,
-        state: State | None = None,
-        limit: int | None = None,
-        before: int | None = None,
-        kind: str | None = None,
-        key: str | None = None,
-        error: str | None = None,
-        older_than: Interval | None = None,
-        newer_than: Interval | None = None,
-        payload: Any = None,
-        headers: Any = None,
-        *,
-        connection: Given | None = None,
-    ) -> int:
-        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
-        the default.
-
-        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
-        """
-        returned: int = self._value(
-            connection,
-            "count_messages",
-            queue=queue,
-            subscription=subscription,
-            state=state,
-            limit=limit,
-            before=before,
-            kind=kind,
-            key=key,
-            error=error,
-            older_than=interval("older_than", older_than),
-            newer_than=interval("newer_than", newer_than),
-            payload=json_text("payload", payload),
-            headers=json_text("headers", headers),
-        )
-        return returned
-
     def create_archive(
         self,
         queue: str,
@@ -1985,6 +1945,46 @@ class Passing(Access):
         Returns how many.
         """
         returned: int = self._value(connection, "forget_memos")
+        return returned
+
+    def count_messages(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        state: State | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        payload: Any = None,
+        headers: Any = None,
+        *,
+        connection: Given | None = None,
+    ) -> int:
+        """How many messages `list_messages` lists, given the same: up to `limit`, which is at most 100,000,
+        the default.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        returned: int = self._value(
+            connection,
+            "count_messages",
+            queue=queue,
+            subscription=subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            payload=json_text("payload", payload),
+            headers=json_text("headers", headers),
+        )
         return returned
 
     def start_mover(
@@ -3086,7 +3086,7 @@ class Passing(Access):
         exceed. The rights of the role that calls are asked for before each part.
 
         Returns its id. Raises QueueNotFound, SubscriptionNotFound; InvalidArgument for an unknown act, state
-        or reason, or a filter that does not go with the act; WrongMode.
+        or reason, or a filter that does not go with the act; what cancel raises for a subscription.
         """
         returned: int = self._value(
             connection,
@@ -3115,7 +3115,7 @@ class Passing(Access):
 
         What is done stays done.
 
-        Returns False when it had ended. Raises InvalidArgument for one that the queue has not.
+        Returns False when it had ended. Raises QueueNotFound; InvalidArgument for one that the queue has not.
         """
         returned: bool = self._value(connection, "stop_sweep", queue=queue, sweep_id=sweep_id)
         return returned
@@ -3126,7 +3126,8 @@ class Passing(Access):
         Commit it, and call it again.
 
         Returns True while there may be more, False when it has ended; None: somebody else does a part at this
-        moment. Raises InvalidArgument for one that the queue has not; what requeue, purge and cancel raise.
+        moment. Raises QueueNotFound; InvalidArgument for one that the queue has not; what requeue, purge and
+        cancel raise.
         """
         returned: bool | None = self._value(connection, "carry_sweep", queue=queue, sweep_id=sweep_id)
         return returned

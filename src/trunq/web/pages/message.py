@@ -89,9 +89,9 @@ class Walk:
     to: int | None = None
 
 
-def _place(said: list[Diagnostic]) -> int | None:
-    hints = (re.search(r"p_before => (\d+)", each.message_hint or "") for each in said)
-    return next((int(found[1]) for found in hints if found), None)
+def _place(hints: list[str]) -> int | None:
+    places = (re.search(r"p_before => (\d+)", each) for each in hints)
+    return next((int(found[1]) for found in places if found), None)
 
 
 async def show_all(desk: Desk, request: Request) -> Response:
@@ -116,8 +116,13 @@ async def show_all(desk: Desk, request: Request) -> Response:
     async def ask(connection: Any) -> Walk:
         if not names and shared.rows is not None:
             return Walk([])
-        said: list[Diagnostic] = []
-        connection.add_notice_handler(said.append)
+        hints: list[str] = []
+
+        def hear(notice: Diagnostic) -> None:
+            # Read now: later, what it is read from is gone.
+            hints.append(notice.message_hint or "")
+
+        connection.add_notice_handler(hear)
         try:
             rows = await client.list_messages(
                 queue,
@@ -131,8 +136,8 @@ async def show_all(desk: Desk, request: Request) -> Response:
                 **wanted,
             )
         finally:
-            connection.remove_notice_handler(said.append)
-        return Walk(rows, _place(said))
+            connection.remove_notice_handler(hear)
+        return Walk(rows, _place(hints))
 
     found = await panel(("messages", queue, filter), ask)
     walk = found.rows or Walk([])

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunq import display
 from trunq.errors import ScheduleNotFound
 from trunq.web.database import Panel
 from trunq.web.page import Act, Column, Desk, Section
@@ -18,7 +19,7 @@ RUNS = 50
 def _rule(row: Any) -> str:
     if row.cron:
         return f"{row.cron} ({row.zone})"
-    return f"every {row.calendar or row.every}"
+    return f"every {row.calendar or display.interval(row.every)}"
 
 
 def _acts(row: Any) -> list[Act]:

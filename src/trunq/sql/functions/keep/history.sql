@@ -88,22 +88,6 @@ comment on function trunq.list_messages is
   'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); p_payload and p_headers: what these contain, as a part of the JSON. With a filter, and for outdated, replaced and purged, a call looks at p_look messages at most (100,000), and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
-create or replace function trunq.count_messages(
-  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
-  p_kind text default null, p_key text default null, p_error text default null, p_older_than interval default null, p_newer_than interval default null,
-  p_payload jsonb default null, p_headers jsonb default null
-) returns bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select count(*) from trunq.list_messages(p_queue, p_subscription, p_state, coalesce(p_limit, trunq._limit('list_rows')), p_before, true, p_kind, p_key, p_error,
-      p_older_than, p_newer_than, p_payload, p_headers));
-end $$;
-comment on function trunq.count_messages is
-  'How many messages trunq.list_messages lists, given the same: up to p_limit, which is at most 100,000, the default.
-Returns: how many.
-Raises: TQ001, TQ002, TQ005, TQ011.';
-
 create or replace function trunq._pages(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint, p_brief boolean,
   p_kind text, p_key text, p_error text, p_older_than interval, p_newer_than interval, p_payload jsonb, p_headers jsonb, p_look integer

@@ -165,3 +165,19 @@ begin
   end loop;
 end $$;
 comment on function trunq._grant_messages is 'Lets roles read the view of a queue''s messages.';
+
+create or replace function trunq.count_messages(
+  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
+  p_kind text default null, p_key text default null, p_error text default null, p_older_than interval default null, p_newer_than interval default null,
+  p_payload jsonb default null, p_headers jsonb default null
+) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select count(*) from trunq.list_messages(p_queue, p_subscription, p_state, coalesce(p_limit, trunq._limit('list_rows')), p_before, true, p_kind, p_key, p_error,
+      p_older_than, p_newer_than, p_payload, p_headers));
+end $$;
+comment on function trunq.count_messages is
+  'How many messages trunq.list_messages lists, given the same: up to p_limit, which is at most 100,000, the default.
+Returns: how many.
+Raises: TQ001, TQ002, TQ005, TQ011.';

@@ -46,7 +46,7 @@ end $$;
 comment on function trunq.start_sweep is
   'Has all messages that a filter finds requeued or purged (dead ones), or cancelled, in parts of 10,000 that the leader carries on, or whoever calls trunq.carry_sweep. Filters are those of list_dead, and for cancel those of list_messages, with p_subscription and p_state. Only what is there now: p_before and p_until say what a preview saw (only smaller dead_ids, or ids, that died, or were published, by then), and p_counted how many it counted, which it does not exceed. The rights of the role that calls are asked for before each part.
 Returns: its id.
-Raises: TQ001, TQ002; TQ005 for an unknown act, state or reason, or a filter that does not go with the act; TQ011.';
+Raises: TQ001, TQ002; TQ005 for an unknown act, state or reason, or a filter that does not go with the act; what cancel raises for a subscription.';
 
 create or replace function trunq._check_sweep(p_queue trunq.queue, p_act text, p_subscription text, p_filter jsonb) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -87,7 +87,7 @@ end $$;
 comment on function trunq.stop_sweep is
   'Stops a sweep before its next part. What is done stays done.
 Returns: false when it had ended.
-Raises: TQ005 for one that the queue has not.';
+Raises: TQ001; TQ005 for one that the queue has not.';
 
 create or replace function trunq.carry_sweep(p_queue text, p_sweep_id bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -98,7 +98,7 @@ end $$;
 comment on function trunq.carry_sweep is
   'Does the next part of a sweep, 10,000 messages at most, as the leader does. Commit it, and call it again.
 Returns: true while there may be more, false when it has ended; null: somebody else does a part at this moment.
-Raises: TQ005 for one that the queue has not; what requeue, purge and cancel raise.
+Raises: TQ001; TQ005 for one that the queue has not; what requeue, purge and cancel raise.
 Locks: the sweep; the rows that it acts on; the queue, against a drop.';
 
 create or replace function trunq.list_sweeps(p_queue text default null, p_limit integer default 100, p_before bigint default null)
@@ -151,12 +151,13 @@ declare
 begin
   select s.* into v_sweep from trunq.sweep s where s.sweep_id = p_sweep_id and s.queue = p_queue;
   if not found then
+    perform trunq._find_queue(p_queue);
     perform trunq._fail('TQ005', format('queue "%s" has no sweep %s', coalesce(p_queue, ''), coalesce(p_sweep_id::text, '(null)')),
       'select * from trunq.list_sweeps() shows those there are');
   end if;
   return v_sweep;
 end $$;
-comment on function trunq._find_sweep is 'A sweep of a queue, or TQ005.';
+comment on function trunq._find_sweep is 'A sweep of a queue, which may be gone; else TQ001 or TQ005.';
 
 create or replace function trunq._told_filter(p_filter jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -180,6 +181,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v trunq.sweep;
   v_queue trunq.queue;
+  -- As the duty whose part it is, whoever carries it on.
+  c_did constant text := 'sweep';
   v_who constant text := current_setting('trunq.who', true);
 begin
   select s.* into v from trunq.sweep s where s.sweep_id = p_sweep_id and s.ended_at is null for no key update skip locked;
@@ -205,7 +208,7 @@ begin
   end if;
   if v.state <> 'running' then
     v.ended_at := v.carried_at;
-    perform trunq._audit('sweep', v.queue, jsonb_build_object('sweep', v.sweep_id, 'act', v.act, 'state', v.state, 'counted', v.counted, 'kept', v.kept), v.done);
+    perform trunq._audit(c_did, v.queue, jsonb_build_object('sweep', v.sweep_id, 'act', v.act, 'state', v.state, 'counted', v.counted, 'kept', v.kept), v.done);
   end if;
   update trunq.sweep s set (at_subscription_id, at, looked, done, kept, carried_at, state, ended_at, error)
     = (v.at_subscription_id, v.at, v.looked, v.done, v.kept, v.carried_at, v.state, v.ended_at, v.error)
