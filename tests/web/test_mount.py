@@ -62,7 +62,9 @@ def in_fastapi(dsn: str, _: Path) -> Iterator[str]:
 @contextmanager
 def in_django(dsn: str, _: Path) -> Iterator[str]:
     inner = app(dsn, token=TOKEN)
-    with django_on(dsn):
+    with pytest.MonkeyPatch.context() as patch, django_on(dsn):
+        # Playwright's loop runs in this thread, in which the connections are closed.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         from django.core.asgi import get_asgi_application  # noqa: PLC0415  # asks for settings
 
         django = get_asgi_application()
