@@ -56,8 +56,17 @@ def proxied(inner: str, prefix: str, directory: Path) -> Iterator[str]:
         ready.set()
         await over.wait()
         server.close()
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    def run() -> None:
+        # Here alone: Playwright has a loop of its own in the thread of the test.
+        loop.run_until_complete(serve())
+        loop.close()
+
+    thread = threading.Thread(target=run)
     thread.start()
     ready.wait(60)
     try:
@@ -65,10 +74,6 @@ def proxied(inner: str, prefix: str, directory: Path) -> Iterator[str]:
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:

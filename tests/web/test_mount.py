@@ -94,8 +94,8 @@ def test_it_lives_signs_in_asks_and_changes_wherever_it_is(
     if place is behind_a_proxy and shutil.which("openssl") is None:
         pytest.skip("needs openssl, for a certificate")
     with (
-        watched(browser, ignore_https_errors=True) as context,
         place(shared_database, tmp_path) as address,
+        watched(browser, ignore_https_errors=True) as context,
     ):
         page = context.new_page()
         page.goto(f"{address}/")
