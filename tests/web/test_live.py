@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, expect
 from browsing import serve, shop
 from calling import call, new_names
 from chromium import MILLISECONDS, is_live, needs_browser, watched
-from chromium import browser as browser
 from conftest import Connect
 from copying import copied_server
 from engine import Engine

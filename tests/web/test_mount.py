@@ -20,7 +20,6 @@ from bridging import django_on
 from browsing import TOKEN, serve, shop
 from calling import new_names
 from chromium import MILLISECONDS, is_live, needs_browser, watched
-from chromium import browser as browser
 from engine import Engine
 from proxying import proxied
 from trunq.web import app

@@ -18,7 +18,6 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from browsing import serve
 from calling import ask, call
 from chromium import MILLISECONDS, needs_browser, watched
-from chromium import browser as browser
 from copying import copied_server
 from shelling import start
 from trunq.web import app
