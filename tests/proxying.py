@@ -23,30 +23,39 @@ def proxied(inner: str, prefix: str, directory: Path) -> Iterator[str]:
     over = asyncio.Event()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            first, *lines = head.rstrip("\r\n").split("\r\n")
-            method, path, version = first.split(" ")
-            fields = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-            if not path.startswith(f"{prefix}/"):
-                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            else:
-                body = await reader.readexactly(int(fields.get("content-length", 0)))
-                kept = [line for line in lines if not line.lower().startswith(("connection:", "host:"))]
-                more = [
-                    f"Host: {place.netloc}",
-                    "Connection: close",
-                    "X-Forwarded-Proto: https",
-                    f"X-Forwarded-Prefix: {prefix}",
-                ]
-                asked = "\r\n".join([f"{method} {path.removeprefix(prefix)} {version}", *kept, *more, "", ""])
-                up, down = await asyncio.open_connection(place.hostname, place.port)
-                down.write(asked.encode("latin-1") + body)
-                while chunk := await up.read(65536):
-                    writer.write(chunk)
-                down.close()
-            await writer.drain()
-        writer.close()
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+                await answer(reader, writer)
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.rstrip("\r\n").split("\r\n")
+        method, path, version = first.split(" ")
+        fields = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        if not path.startswith(f"{prefix}/"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return
+        body = await reader.readexactly(int(fields.get("content-length", 0)))
+        kept = [line for line in lines if not line.lower().startswith(("connection:", "host:"))]
+        more = [
+            f"Host: {place.netloc}",
+            "Connection: close",
+            "X-Forwarded-Proto: https",
+            f"X-Forwarded-Prefix: {prefix}",
+        ]
+        asked = "\r\n".join([f"{method} {path.removeprefix(prefix)} {version}", *kept, *more, "", ""])
+        up, down = await asyncio.open_connection(place.hostname, place.port)
+        try:
+            down.write(asked.encode("latin-1") + body)
+            while chunk := await up.read(65536):
+                writer.write(chunk)
+                await writer.drain()
+        finally:
+            down.transport.abort()
 
     async def serve() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -56,8 +65,20 @@ def proxied(inner: str, prefix: str, directory: Path) -> Iterator[str]:
         ready.set()
         await over.wait()
         server.close()
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        # Transports that were aborted close their sockets in the next rounds of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    def run() -> None:
+        # Here alone: Playwright has a loop of its own in the thread of the test.
+        loop.run_until_complete(serve())
+        loop.close()
+
+    thread = threading.Thread(target=run)
     thread.start()
     ready.wait(60)
     try:
@@ -65,10 +86,6 @@ def proxied(inner: str, prefix: str, directory: Path) -> Iterator[str]:
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, expect
 from browsing import serve, shop
 from calling import call, new_names
 from chromium import MILLISECONDS, is_live, needs_browser, watched
-from chromium import browser as browser
 from conftest import Connect
 from copying import copied_server
 from engine import Engine
@@ -120,7 +119,7 @@ def test_a_database_that_is_away_and_comes_back_leaves_the_figures_dimmed_meanwh
             away.freeze()
             expect(page.locator("#live")).to_contain_text("Figures of", timeout=MILLISECONDS)
             expect(page.locator("#live tbody tr")).to_have_count(1)
-            assert Axe().run(page).violations_count == 0
+            assert (found := Axe().run(page)).violations_count == 0, found.generate_report()
             away.thaw()
             expect(page.locator("#live")).not_to_contain_text("Figures of", timeout=MILLISECONDS)
 
@@ -180,5 +179,5 @@ def test_with_many_subscriptions_the_worst_are_there_and_one_is_found_by_its_nam
         page.locator("input[name=find]").fill("reader_119")
         page.keyboard.press("Enter")
         expect(page.locator("#live tbody tr")).to_have_count(1)
-        assert Axe().run(page).violations_count == 0
+        assert (found := Axe().run(page)).violations_count == 0, found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -20,7 +20,6 @@ from bridging import django_on
 from browsing import TOKEN, serve, shop
 from calling import new_names
 from chromium import MILLISECONDS, is_live, needs_browser, watched
-from chromium import browser as browser
 from engine import Engine
 from proxying import proxied
 from trunq.web import app
@@ -62,7 +61,9 @@ def in_fastapi(dsn: str, _: Path) -> Iterator[str]:
 @contextmanager
 def in_django(dsn: str, _: Path) -> Iterator[str]:
     inner = app(dsn, token=TOKEN)
-    with django_on(dsn):
+    with pytest.MonkeyPatch.context() as patch, django_on(dsn):
+        # Playwright's loop runs in this thread, in which the connections are closed.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         from django.core.asgi import get_asgi_application  # noqa: PLC0415  # asks for settings
 
         django = get_asgi_application()
@@ -92,8 +93,8 @@ def test_it_lives_signs_in_asks_and_changes_wherever_it_is(
     if place is behind_a_proxy and shutil.which("openssl") is None:
         pytest.skip("needs openssl, for a certificate")
     with (
-        watched(browser, ignore_https_errors=True) as context,
         place(shared_database, tmp_path) as address,
+        watched(browser, ignore_https_errors=True) as context,
     ):
         page = context.new_page()
         page.goto(f"{address}/")

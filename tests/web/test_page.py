@@ -18,6 +18,7 @@ from calling import ask, call, new_names
 from conftest import Connect
 from engine import Engine
 from trunq.web.pages import PAGES
+from waiting import wait_until
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(1)>"
 
@@ -46,7 +47,8 @@ def test_the_overview_says_what_is_wrong_before_it_shows_figures(
 ) -> None:
     shop(connection)
     with browse(database) as client:
-        text = seen(client, "/")
+        # The sentences come with the next look where they take long.
+        text = wait_until(lambda: "to look at" in (said := seen(client, "/")) and said)
     assert "to look at" in text
     assert text.index("leader") < text.index("Subscriptions")
     assert re.search(r"orders / default 1 no samples", text)

@@ -16,9 +16,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsing import serve
-from calling import call
+from calling import ask, call
 from chromium import MILLISECONDS, needs_browser, watched
-from chromium import browser as browser
 from copying import copied_server
 from shelling import start
 from trunq.web import app
@@ -38,7 +37,7 @@ worker = Worker("orders", lead=False, concurrency=10)
 
 
 async def work(message):
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(0.1)
 
 
 worker.handler("placed")(work)
@@ -80,7 +79,7 @@ def stop_between_transactions(sql: psycopg.Connection[Any], worker: subprocess.P
         os.kill(worker.pid, signal.SIGCONT)
         return False
 
-    wait_until(is_stopped)
+    wait_until(is_stopped, what="it is stopped with messages in hand")
 
 
 def finding(page: Page, text: str) -> Locator:
@@ -111,8 +110,6 @@ def test_a_night_on_call(browser: Browser, tmp_path: Path) -> None:
         page = context.new_page()
         page.goto(f"{address}/")
         expect(page.locator("h1")).to_contain_text("All is well", timeout=MILLISECONDS)
-        row = page.locator("#of-orders-default")
-        expect(row).to_contain_text(re.compile(r"\d/s"), timeout=MILLISECONDS)
 
         # A handler begins to fail.
         (tmp_path / "broken").touch()
@@ -143,7 +140,7 @@ def test_a_night_on_call(browser: Browser, tmp_path: Path) -> None:
         os.kill(ada.pid, signal.SIGCONT)
         # The handler is mended, and what died of it comes back.
         (tmp_path / "broken").unlink()
-        wait_until(lambda: call(sql, "count_dead", queue="orders")[0] > 0)
+        wait_until(lambda: ask(sql, "count_dead", queue="orders") > 0)
         page.goto(f"{address}/queues/orders/dead")
         page.get_by_role("button", name="Requeue all").click()
         page.locator("button.danger").click()

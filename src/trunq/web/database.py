@@ -32,7 +32,7 @@ UNTIL: ContextVar[float] = ContextVar("until")
 """Until when the page waits that is being made."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
-PAUSES: Final = 10
+PAUSES: Final = 20
 """So many times as long as it took, a look that takes long is not repeated."""
 KEPT: Final = 500
 """Answers that are kept, to be shown when the next one does not come."""
@@ -102,13 +102,14 @@ class Database:
         fresh_for: float = FRESH_FOR,
         within: str = STATEMENT_WITHIN,
         meanwhile_for: float = 0,
+        wait_for: float = ANSWER_WITHIN,
     ) -> Panel[T]:
         """The answer to a question: a new one, or the one that somebody got `fresh_for` seconds ago, or, with
         the reason, the last one there was.
 
         For `meanwhile_for` seconds the last one does while a new one is looked for, unless something was
-        changed here: for what takes long. A look that took long is also repeated less often. Raises what the
-        functions refuse, such as QueueNotFound.
+        changed here: for what takes long. A look that took long is also repeated less often. `wait_for` is how
+        long the page waits. Raises what the functions refuse, such as QueueNotFound.
         """
         known, now = self._known.get(key), time.monotonic()
         fresh_for = max(fresh_for, min(meanwhile_for, PAUSES * self._took.get(key, 0)))
@@ -119,11 +120,13 @@ class Database:
             failed = self._failed.get(key)
             return Panel(known[1]) if failed is None else Panel(known[1], failed, now - known[0])
         try:
-            async with asyncio.timeout(max(LEAST_WAIT, UNTIL.get(now + ANSWER_WITHIN) - now)):
+            async with asyncio.timeout(max(LEAST_WAIT, min(wait_for, UNTIL.get(now + ANSWER_WITHIN) - now))):
                 rows: T = await self._ask_once(key, ask, within)
         except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege, TimeoutError) as error:
             if known is None:
                 return Panel(None, _why(error))
+            if isinstance(error, TimeoutError) and known[0] > now - meanwhile_for:
+                return Panel(known[1])
             return Panel(known[1], _why(error), time.monotonic() - known[0])
         return Panel(rows)
 

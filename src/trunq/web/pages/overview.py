@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, get_args
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq.record import Finding, Overview, Statistic, Status
-from trunq.web.database import PATIENT_WITHIN, Panel
+from trunq.web.database import ANSWER_WITHIN, PATIENT_WITHIN, Panel
 from trunq.web.page import Desk, text
 from trunq.word import Severity
 
@@ -18,6 +19,7 @@ SHOWN = 100
 """Subscriptions on the page: the worst ones."""
 FOUND = 10_000
 """Of so many, those are shown whose names somebody looks for."""
+SENTENCES_WITHIN = 0.3
 SAMPLED_EVERY = timedelta(seconds=5)
 STOPPED_AFTER = timedelta(seconds=15)
 """Without a sample for so long, nobody samples."""
@@ -53,7 +55,7 @@ class Look(NamedTuple):
         return self.rows[0].subscriptions if self.rows else 0
 
 
-async def findings(desk: Desk) -> Panel[list[Finding]]:
+async def findings(desk: Desk, wait_for: float = ANSWER_WITHIN) -> Panel[list[Finding]]:
     """What is wrong: asked in the background, as it takes seconds where there are a thousand queues."""
     client = desk.database.client
 
@@ -64,7 +66,9 @@ async def findings(desk: Desk) -> Panel[list[Finding]]:
             for each in sorted(found, key=lambda each: SERIOUS.get(each.severity, 3))
         ]
 
-    return await desk.database.panel("diagnose", ask, fresh_for=2, within=PATIENT_WITHIN, meanwhile_for=120)
+    return await desk.database.panel(
+        "diagnose", ask, fresh_for=3, within=PATIENT_WITHIN, meanwhile_for=120, wait_for=wait_for
+    )
 
 
 def _without_error(found: Finding) -> Finding:
@@ -170,7 +174,10 @@ def stopped(seen: Look | None, now: datetime) -> str | None:
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     named = text(request.query_params, "find")
-    wrong, seen = await findings(desk), await look(desk, SHOWN if named is None else FOUND)
+    # The figures do not wait for the sentences, which come with the next look where there are many queues.
+    wrong, seen = await asyncio.gather(
+        findings(desk, SENTENCES_WITHIN), look(desk, SHOWN if named is None else FOUND)
+    )
     every = seen.rows.rows if seen.rows else []
     rows = [row for row in every if named is None or named in f"{row.queue}/{row.subscription}"]
     many = seen.rows.many if seen.rows and named is None else len(rows)

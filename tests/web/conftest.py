@@ -1,0 +1,5 @@
+"""The browser of the dashboard's tests."""
+
+from chromium import browser
+
+__all__ = ["browser"]
