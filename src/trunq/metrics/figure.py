@@ -70,7 +70,9 @@ _COUNTERS: Final = ("published", "answers", "pipeline_runs")
 
 
 def names() -> set[str]:
-    """The name of every figure that may be told, as Prometheus calls it; of a histogram, that of its buckets."""
+    """The name of every figure that may be told, as Prometheus calls it; of a histogram, that of its
+    buckets.
+    """
     gauges = {"up", "messages", *GAUGES, *(name for name, _ in _OF_SAMPLES.values())}
     counters, histograms = {f"{name}_total" for name in _COUNTERS}, {f"{name}_bucket" for name in _TIMES}
     return {f"trunq_{name}" for name in gauges | counters | histograms}
