@@ -28,7 +28,7 @@ from trunq import Client
 from trunq.pipeline import Pipeline
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from spark.cluster import Cluster, master_in, program  # noqa: E402
+from spark.cluster import Cluster, master_in, program
 
 _LINEAR: Final = 1.2
 _FLAT: Final = 1.2

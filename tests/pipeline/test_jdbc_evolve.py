@@ -85,7 +85,9 @@ def test_a_session_that_is_told_otherwise_is_strict_and_in_utc(bench: Bench, oth
     other.sql("create table kept (at timestamp null); insert into kept values ('2030-01-02 03:04:05')")
     bench.run(bench.make({**place, "table": "kept"}, MOVED))
     zone = other.one("select timestampdiff(hour, utc_timestamp, now())")
-    assert bench.one("select extract(hour from at at time zone 'UTC')::int from moved") == (3 - int(zone)) % 24
+    assert (
+        bench.one("select extract(hour from at at time zone 'UTC')::int from moved") == (3 - int(zone)) % 24
+    )
     # No value becomes another in silence: that day is none of MariaDB's.
     bench.sql("insert into source values (2, '12000-01-01', now())")
     with pytest.raises(DatabaseFailed):
@@ -121,7 +123,7 @@ def test_types_of_mariadb_do_not_widen_and_the_way_out_works(bench: Bench, other
     sink = {**other.place, "table": "moved"}
     name = bench.make(SOURCE, sink)
     bench.run(name)
-    with pytest.raises(InvalidPipeline, match="alter table ... modify column n bigint not null"):
+    with pytest.raises(InvalidPipeline, match=r"alter table \.\.\. modify column n bigint"):
         bench.make(SOURCE, sink, name=name, evolve="widen")
     other.sql("alter table moved modify column n bigint not null default 4")
     bench.sql("alter table source alter n type bigint; insert into source values (2, 3000000000)")

@@ -75,9 +75,7 @@ def create_table(
         return table
 
 
-def again(
-    work: Callable[[], T], goes_on: Callable[[], object] = bool, patience: float | None = None
-) -> T:
+def again(work: Callable[[], T], goes_on: Callable[[], object] = bool, patience: float | None = None) -> T:
     """Work on the newest version of a table, again after longer and longer pauses while others' entries of
     the log come first.
 

@@ -49,7 +49,7 @@ class DeletingDeltaSink(DeltaSink):
     def _merges(self, run: Run, parts: list[str]) -> bool:
         return bool(run.attempt) and (bool(parts) or (is_whole(run.slice) and self._has_rows()))
 
-    def _upsert(self, run: Run, files: list[Path]) -> None:  # noqa: ARG002  # as all tables
+    def _upsert(self, run: Run, files: list[Path]) -> None:  # as all tables
         """It deletes, too."""
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:

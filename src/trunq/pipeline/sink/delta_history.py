@@ -43,7 +43,7 @@ class DeltaHistorySink(DeltaSink):
         """Whether versions end of what the run does not have."""
         return self._model.missing == "delete" and is_whole(run.slice)
 
-    def _upsert(self, run: Run, files: list[Path]) -> None:  # noqa: ARG002  # as all tables
+    def _upsert(self, run: Run, files: list[Path]) -> None:  # as all tables
         """It keeps what is replaced."""
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:

@@ -20,7 +20,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.transaction import RemoveAction
 from pyarrow import compute as pc
 from pyarrow import parquet
 
