@@ -1,6 +1,6 @@
 """Writers of one Delta table at the same time: who is not first tries again for as long as its run is its
-own, keeps what it has written, and leaves nothing behind; and a column that another pipeline renames loses
-no value.
+own, keeps what it has written, and leaves nothing behind; and a column that another pipeline renames loses no
+value.
 """
 
 from __future__ import annotations

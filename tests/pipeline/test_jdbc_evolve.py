@@ -123,7 +123,7 @@ def test_types_of_mariadb_do_not_widen_and_the_way_out_works(bench: Bench, other
     sink = {**other.place, "table": "moved"}
     name = bench.make(SOURCE, sink)
     bench.run(name)
-    with pytest.raises(InvalidPipeline, match=r"alter table \.\.\. modify column n bigint not null"):
+    with pytest.raises(InvalidPipeline, match=r"alter table \.\.\. modify column n bigint"):
         bench.make(SOURCE, sink, name=name, evolve="widen")
     other.sql("alter table moved modify column n bigint not null default 4")
     bench.sql("alter table source alter n type bigint; insert into source values (2, 3000000000)")
