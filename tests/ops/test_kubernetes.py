@@ -98,7 +98,7 @@ def kustomized() -> list[str]:
 def test_each_manifest_fits_the_schema_of_its_kind(path: Path) -> None:
     for each in documents(path):
         if each["kind"] != "Kustomization":
-            kubernetes_validate.validate(each, VERSION, strict=True)
+            assert kubernetes_validate.validate(each, VERSION, strict=True) == VERSION
 
 
 def test_the_schema_notices_a_name_that_is_none() -> None:
