@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
+# Images of containers say so; then each of the hundreds of programs that tests start would compile trunq anew.
+unexport PYTHONDONTWRITEBYTECODE
 BESIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
