@@ -172,7 +172,12 @@ def test_a_queue_of_notifications_that_fills_is_named() -> None:
             (row,) = findings(connection)
             assert (row.area, row.severity) == ("notifications", "error")
             assert re.search(r"the queue of NOTIFY is \d+ % full", row.finding)
-        wait_until(lambda: connection.execute("select pg_notify('other', '')") and findings(connection) == [])
+
+        def is_read() -> bool:
+            connection.execute("select pg_notify('other', '')")
+            return findings(connection) == []
+
+        wait_until(is_read)
 
 
 def test_what_a_crash_may_lose_is_an_error() -> None:
