@@ -146,15 +146,18 @@ def test_a_server_with_few_locks_and_few_connections_is_named() -> None:
             names = [f"queue_{n}" for n in range(24)]
             for name in names:
                 ask(other, "create_queue", queue=name)
-        (row,) = (row for row in findings(connection) if row.queue is None)
+        (row,) = (row for row in findings(connection, "locks") if row.queue is None)
         assert (row.area, row.severity) == ("locks", "warning")
         assert "pg_dump locks each table" in row.finding
         assert re.search(r"max_locks_per_transaction = (\d+)", row.hint)
         others = [psycopg.connect(connection.info.dsn) for _ in range(6)]
-        assert {each.area for each in findings(connection)} == {"locks", "connections"}
+        assert {each.area for each in findings(connection, "locks", "connections")} == {
+            "locks",
+            "connections",
+        }
         for each in others:
             each.close()
-        wait_until(lambda: {each.area for each in findings(connection)} == {"locks"})
+        wait_until(lambda: {each.area for each in findings(connection, "locks", "connections")} == {"locks"})
 
 
 @pytest.mark.skipif(embedded.majors()[0] < 17, reason="a small queue of notifications is of Postgres 17")
@@ -169,7 +172,12 @@ def test_a_queue_of_notifications_that_fills_is_named() -> None:
             (row,) = findings(connection)
             assert (row.area, row.severity) == ("notifications", "error")
             assert re.search(r"the queue of NOTIFY is \d+ % full", row.finding)
-        wait_until(lambda: connection.execute("select pg_notify('other', '')") and findings(connection) == [])
+
+        def is_read() -> bool:
+            connection.execute("select pg_notify('other', '')")
+            return findings(connection) == []
+
+        wait_until(is_read)
 
 
 def test_what_a_crash_may_lose_is_an_error() -> None:
