@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Barrier, Event
 
 import psycopg
 
@@ -87,15 +87,16 @@ def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
         connection.execute("select trunq.empty_queue(%s)", (QUEUE,))
     settle(dsn)
     context = multiprocessing.get_context("spawn")
-    begin, end = context.Event(), context.Event()
+    begin, end = context.Barrier(3), context.Event()
     counts = context.Queue()
     work: list[Callable[..., None]] = [publish, lease]
     processes = [context.Process(target=each, args=(dsn, begin, end, counts)) for each in work]
     processes += [context.Process(target=watch, args=(dsn, name, end)) for name in watchers]
     for process in processes:
         process.start()
+    # Whoever works has connected: a process takes seconds to start.
+    begin.wait()
     begun = time.perf_counter()
-    begin.set()
     time.sleep(length)
     end.set()
     done = [counts.get(), counts.get()]
@@ -105,7 +106,7 @@ def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
     return sum(done) / 2 / took
 
 
-def publish(dsn: str, begin: Event, end: Event, counts: multiprocessing.Queue[int]) -> None:
+def publish(dsn: str, begin: Barrier, end: Event, counts: multiprocessing.Queue[int]) -> None:
     """Publish until the end."""
     with connect(dsn) as connection:
         begin.wait()
@@ -116,7 +117,7 @@ def publish(dsn: str, begin: Event, end: Event, counts: multiprocessing.Queue[in
     counts.put(done)
 
 
-def lease(dsn: str, begin: Event, end: Event, counts: multiprocessing.Queue[int]) -> None:
+def lease(dsn: str, begin: Barrier, end: Event, counts: multiprocessing.Queue[int]) -> None:
     """Lease and answer until the end."""
     with connect(dsn) as connection:
         begin.wait()

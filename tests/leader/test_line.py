@@ -220,8 +220,10 @@ async def goes_on(queue: Queue, leader: Leader) -> None:
 async def test_a_look_that_hangs_delays_neither_promotion_nor_reaping_nor_rotation(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = Leader(queue.dsn, "looking", lease_time=1.0)
-    async with hanging(queue, monkeypatch) as in_the_way, leading(leader):
+    async with (
+        hanging(queue, monkeypatch) as in_the_way,
+        leading(leader := Leader(queue.dsn, "looking", lease_time=1.0)),
+    ):
         await async_wait_until(asks(queue, LOOKS))
         await goes_on(queue, leader)
         assert asks(queue, LOOKS)()
@@ -259,8 +261,7 @@ async def test_a_look_over_its_budget_is_cut_and_stepped_over(
 ) -> None:
     """Behind a pooler, where the server knows no budget, the leader cuts it."""
     with nullcontext(queue.dsn) if mode is None else pooling(server, queue.dsn, mode) as dsn:
-        leader = Leader(dsn)
-        async with hanging(queue, monkeypatch, 1.0) as in_the_way, leading(leader):
+        async with hanging(queue, monkeypatch, 1.0) as in_the_way, leading(leader := Leader(dsn)):
             await async_wait_until(lambda: leader.performed.errors.get("sample"))
             assert "duty sample failed" in caplog.text
             await goes_on(queue, leader)
@@ -271,10 +272,12 @@ async def test_a_look_over_its_budget_is_cut_and_stepped_over(
 async def test_a_leader_whose_look_hangs_hands_over_to_another_who_goes_on(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Leader(queue.dsn, "first"), Leader(queue.dsn, "second", lease_time=1.0)
-    async with hanging(queue, monkeypatch) as in_the_way, leading(first):
+    async with (
+        hanging(queue, monkeypatch) as in_the_way,
+        leading(first := Leader(queue.dsn, "first")),
+    ):
         await async_wait_until(asks(queue, LOOKS))
-        async with leading(second):
+        async with leading(second := Leader(queue.dsn, "second", lease_time=1.0)):
             first.stop()
             await async_wait_until(lambda: second.term)
             await goes_on(queue, second)

@@ -259,7 +259,7 @@ async def test_a_worker_opens_no_more_connections_than_it_says(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = queue.publish("async", count=30) + queue.publish("sync", count=30)
-    worker = queue.worker(concurrency=10, max_connections=10, lead=True)
+    worker = queue.worker(concurrency=10, max_connections=11, lead=True)
     seen: list[int] = []
 
     def count(connections: Any) -> None:
@@ -278,9 +278,9 @@ async def test_a_worker_opens_no_more_connections_than_it_says(
     with caplog.at_level(logging.INFO, "trunq.worker"):
         async with running(worker):
             await async_wait_until(queue.is_done)
-    assert "with 10 connections at most" in caplog.text
+    assert "with 11 connections at most" in caplog.text
     assert len(seen) == len(ids)
-    assert max(seen) <= 10
+    assert max(seen) <= 11
     worker.max_connections = 7
     with pytest.raises(ValueError, match="at least 9 connections, not 7"):
         await worker.run_async()
