@@ -66,7 +66,7 @@ def test_many_are_a_sweep_of_only_those_that_were_counted(
     (row,) = trunq("sweep", "list", "mail", "--json").json
     assert (row["act"], row["state"], row["done"], row["counted"]) == ("purge", "finished", 3, 3)
     assert "had ended" in trunq("sweep", "stop", "mail", str(row["sweep_id"])).said
-    assert "mail has no sweep 0" in trunq("sweep", "stop", "mail", "0").said
+    assert "has no sweep 0" in trunq("sweep", "stop", "mail", "0").said
 
 
 def test_one_fault_of_many_is_one_group(trunq: Shell, client: Client, ids: list[int]) -> None:

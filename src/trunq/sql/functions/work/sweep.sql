@@ -74,10 +74,8 @@ comment on function trunq._check_sweep is 'Refuses (TQ002, TQ005, TQ011) what no
 
 create or replace function trunq.stop_sweep(p_queue text, p_sweep_id bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_ended timestamptz := (trunq._find_sweep(p_queue, p_sweep_id)).ended_at;
 begin
-  if v_ended is not null then
+  if (trunq._find_sweep(p_queue, p_sweep_id)).ended_at is not null then
     return false;
   end if;
   insert into trunq.sweep_stop (sweep_id, at, who) select p_sweep_id, a.at, a.who from trunq._actor() a on conflict do nothing;
