@@ -108,8 +108,8 @@ class Database:
         the reason, the last one there was.
 
         For `meanwhile_for` seconds the last one does while a new one is looked for, unless something was
-        changed here: for what takes long. A look that took long is also repeated less often. `wait_for` is how
-        long the page waits. Raises what the functions refuse, such as QueueNotFound.
+        changed here: for what takes long. A look that took long is also repeated less often. `wait_for` is
+        how long the page waits. Raises what the functions refuse, such as QueueNotFound.
         """
         known, now = self._known.get(key), time.monotonic()
         fresh_for = max(fresh_for, min(meanwhile_for, PAUSES * self._took.get(key, 0)))
