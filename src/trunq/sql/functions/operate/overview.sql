@@ -18,6 +18,7 @@ begin
   v_last := trunq._last_sampled(v_now);
   if p_queue is not null then
     v_id := (trunq._find_queue(p_queue)).queue_id;
+    perform trunq._require_visible(p_queue);
   end if;
   return query
     with newest as (
@@ -62,6 +63,7 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_step interval;
 begin
+  perform trunq._require_visible(p_queue);
   perform trunq._check_interval('the time that samples are about', p_since, '1 second');
   if (p_points between 1 and 1000) is not true then
     perform trunq._fail('TQ005', format('the number of samples must be from 1 to 1000, not %s', coalesce(p_points::text, 'null')));
@@ -124,6 +126,17 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     where has_function_privilege(to_regprocedure(format('trunq_queue.%I(text,text[])', concat(q.name, '_', d))), 'execute'))
 $$;
 comment on function trunq._visible_queues is 'Queues whose figures the caller may see: the owner of trunq all of them, others those of which it is reader, worker or admin.';
+
+create or replace function trunq._require_visible(p_queue text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  -- The policy of trunq.sample would show none, as if there were none.
+  if not trunq._owns() then
+    perform trunq._fail('42501', format('the role may not see the samples of queue "%s"', p_queue),
+      'trunq.grant_role grants roles; select * from trunq.list_roles() shows who has which');
+  end if;
+end $$;
+comment on function trunq._require_visible is 'Refuses (42501) who has come through no door of this queue, behind which the owner calls.';
 
 create or replace function trunq._worst(p_rows trunq.sample[], p_queues integer[], p_limit integer, p_last timestamptz, p_now timestamptz)
 returns table (
