@@ -286,6 +286,12 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ("{{queue}}",),
             unit="bytes",
         ),
+        Panel(
+            "Segments that are held",
+            "Older than the retention, and not empty: trunq.list_warnings() names who holds them.",
+            (newest("segments_held", QUEUE, OF_QUEUE),),
+            ("{{queue}}",),
+        ),
     ),
 }
 
