@@ -235,6 +235,7 @@ def test_the_picture_of_the_docs_shows_a_queue_in_trouble(page: Page, tmp_path: 
                 work.answer("reject", held, held.ids[12:15], errors=["KeyError: 'address'"] * 3)
         call(sql, "pause_queue", queue="invoices")
         sql.execute(HOUR.encode())
+        call(sql, "sample")
         with serve(app(server.dsn)) as served:
             page.set_viewport_size({"width": 1200, "height": 560})
             page.goto(f"{served}/")
