@@ -207,7 +207,7 @@ def make(client: Client, connection: psycopg.Connection[Any], dsn: str) -> None:
     client.publish("unserved", 1)
     client.create_schedule("nightly", "orders", every="1 day")
     lanes(client)
-    times(Engine(connection, "timed").create(retention="10 days"))
+    times(Engine(connection, "timed").create(retention="10 days"), 1)
     loss(Engine(connection, "small").create(retention="2000 days", hold_at_most="2000 days"))
     pipeline(client, connection, dsn)
 
@@ -219,12 +219,12 @@ def lanes(client: Client) -> None:
     client.pause_lane("laned", "default", lane="umbrella")
 
 
-def times(work: Engine) -> None:
+def times(work: Engine, minute: int) -> None:
     """A minute with answers, that is over."""
     work.publish(2, kinds=["placed", "placed"])
-    with work.clock("1 minute"):
+    with work.clock(f"{minute} minutes"):
         work.ack(work.lease(2), took=[0.1, 0.2])
-    with work.clock("3 minutes"):
+    with work.clock(f"{minute + 2} minutes"):
         wait_until(lambda: work.ask("roll_up") == 0 or None)
 
 
@@ -267,16 +267,27 @@ def test_prometheus_answers_each_question_of_dashboard_scaler_and_alerts(
         port = stack.enter_context(leading(tmp_path, database))
         asked = stack.enter_context(prometheus(tmp_path, port, name))
         wait_until(lambda: asked.ask('trunq_published_total{queue="orders"}'), what="figures")
+        wait_until(lambda: asked.ask("trunq_wait_seconds_count"), what="times")
         unanswered: list[str] = []
+        minutes = itertools.count(5, 4)
 
         def are_answered() -> bool:
             go_on(client)
+            # Prometheus tells how fast a histogram grows, so it grows.
+            times(Engine(connection, "timed"), next(minutes))
             unanswered[:] = [expr for expr in [*EXPRS, of_keda()] if not asked.ask(expr)]
             return not unanswered
 
         wait_until(are_answered, what=f"answers to {unanswered}")
         told = {each["metric"]["__name__"] for each in asked.ask('{__name__=~"trunq_.+"}')}
-        assert told == METRICS
+        # Beside its buckets, a histogram has these two.
+        ofs = {
+            name.replace("_bucket", end)
+            for name in METRICS
+            if "_bucket" in name
+            for end in ("_sum", "_count")
+        }
+        assert told == METRICS | ofs
         for expr in ALERTS:
             asked.ask(expr)
         for each in DASHBOARD["templating"]["list"][1:]:
