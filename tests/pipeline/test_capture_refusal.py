@@ -35,7 +35,11 @@ DELTA = {"format": "delta", "path": "x"}
         (CAPTURED, {**TABLE, "mode": "apply", "newest": "at"}, "newest is not for mode = 'apply'"),
         (CAPTURED, {"format": "queue", "queue": "q", "mode": "apply", "key": "id"}, "key is not for"),
         (TABLE, {**UPSERT, "missing": "delete"}, "read whole each time: write changes = 'all'"),
-        (TABLE, {**TABLE, "missing": "delete"}, "missing = 'delete' is for mode = 'upsert', not for append"),
+        (
+            TABLE,
+            {**TABLE, "missing": "delete"},
+            "missing = 'delete' is for the modes upsert and history, not for append",
+        ),
         (TABLE, {**UPSERT, "deletes": "soft"}, "deletes = 'soft' says what becomes"),
         (TABLE, {**UPSERT, "max_missing": 0.1}, "max_missing goes with missing"),
     ],
