@@ -9,7 +9,7 @@ import pytest
 
 from calling import ask, call, new_names, refused
 from engine import Engine
-from granting import granting, make_shop
+from granting import granting, make_shop, me
 
 PART = 10_000
 
@@ -149,6 +149,32 @@ def test_a_role_that_lost_its_right_does_nothing_more(
         with refused("42501", "sees no payloads"):
             ask(admin, "start_sweep", queue="mine", act="cancel", subscription="default", state="ready",
                 payload={"n": 1})  # fmt: skip
+
+
+def test_an_admin_who_reads_payloads_cancels_by_them_as_long_as_he_does(
+    connection: psycopg.Connection[Any], connect: Any
+) -> None:
+    shop = make_shop(connection)
+    with granting(shop, connect) as grant:
+        both = grant("admin")
+        ask(shop, "grant_role", queue="mine", role="reader", grantee=me(both), payload=True)
+        sweeps = [
+            ask(
+                both,
+                "start_sweep",
+                queue="mine",
+                act="cancel",
+                subscription="default",
+                state="ready",
+                payload={"n": 1},
+            )
+            for _ in range(2)
+        ]
+        assert ask(both, "carry_sweep", queue="mine", sweep_id=sweeps[0]) is False
+        ask(shop, "revoke_role", queue="mine", role="reader", grantee=me(both))
+        assert ask(shop, "carry_sweep", queue="mine", sweep_id=sweeps[1]) is False
+        states = {row.sweep_id: row.state for row in call(shop, "list_sweeps", queue="mine")}
+        assert [states[sweep] for sweep in sweeps] == ["finished", "refused"]
 
 
 def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
