@@ -190,6 +190,20 @@ def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
     assert len(work.drain()) == 3
 
 
+def test_of_a_queue_with_lanes_a_part_is_smaller(connection: psycopg.Connection[Any]) -> None:
+    work = Engine(connection, next(new_names("sweep"))).create(lanes="key")
+    work.run("insert into {log} (key) select 'k' || n %% 50 from generate_series(1, %s) n", PART // 5 + 500)
+    held = work.lease(10)
+    sweep = work.ask("start_sweep", act="cancel", subscription="default", state="ready")
+    assert work.ask("carry_sweep", sweep_id=sweep) is True
+    row = of(work, sweep)
+    assert (row.looked, row.done) == (PART // 5, PART // 5)
+    row = carry(work, sweep)
+    assert (row.state, row.done, row.kept) == ("finished", PART // 5 + 490, 0)
+    work.ack(held)
+    assert work.drain() == []
+
+
 def test_what_a_payload_contains_chooses(work: Engine) -> None:
     for customer in ("acme", "acme", "b", "acme"):
         work.ask("publish", payload={"customer": customer, "n": 1})
