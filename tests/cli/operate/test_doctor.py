@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from calling import fetch, named
+from calling import call, fetch, move_clock, named
 from copying import copied_server
+from engine import Engine
 from pooling import needs_pgbouncer, pooling
 from shelling import Shell, start
 from trunq import Client, install
@@ -152,3 +154,26 @@ def test_a_function_that_somebody_changed_is_put_back_by_the_command_that_it_say
     repaired = trunq("db", "upgrade", "--repair").said
     assert "its functions were applied again" in repaired
     assert trunq("doctor").said == "All is well."
+
+
+def test_what_died_is_requeued_as_the_hint_about_failures_says(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as session:
+        work = Engine(session, "mail")
+        work.publish(12)
+        call(session, "sample")
+        held = work.lease(12)
+        work.answer("reject", held)
+        move_clock(session, "6 seconds")
+        call(session, "sample")
+        (hint,) = [row.hint for row in call(session, "diagnose") if row.area == "failures"]
+    commands = [command.split() for command in re.findall("trunq ([a-z -]+)", hint)]
+    assert [command[:2] for command in commands] == [
+        ["dead", "list"],
+        ["message", "list"],
+        ["dead", "requeue"],
+    ]
+    assert [trunq(*command).status for command in commands[:2]] == [0, 0]
+    assert trunq(*commands[2], "--yes").status == 0
+    assert client.count_dead("mail") == 0

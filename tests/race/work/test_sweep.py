@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import ask, new_names
+from calling import ask, call, new_names
 from engine import Engine
 
 PART = 10_000
@@ -67,3 +67,38 @@ def test_a_drop_waits_for_the_part_under_way(work: Engine, open_session: Any) ->
     ask(two, "drop_queue", queue=work.queue, force=True)
     assert ask(one, "carry_sweep", queue=work.queue, sweep_id=sweep) is False
     one.commit()
+
+
+def test_a_row_that_somebody_holds_keeps_the_leader_from_nothing_else(
+    work: Engine, open_session: Any
+) -> None:
+    one, two = open_session(autocommit=False), open_session()
+    held = [work.ask("start_sweep", act="purge") for _ in range(2)]
+    other = Engine(two, next(new_names("other"))).create()
+    sweep = other.ask("start_sweep", act="purge")
+    assert ask(one, "purge", queue=work.queue, limit=1) == 1
+    # Of its line, which rotation is on, too, the budget is a minute.
+    two.execute("set statement_timeout = '5s'")
+    for _ in range(3):
+        ask(two, "perform_duty", duty="sweep")
+    states = {row.sweep_id: (row.state, row.error) for row in call(two, "list_sweeps")}
+    assert states[sweep] == ("finished", None)
+    assert [(state, "lock timeout" in error) for state, error in (states[each] for each in held)] == [
+        ("running", True)
+    ] * 2
+    one.rollback()
+
+
+def test_a_part_that_takes_too_long_lets_the_others_have_their_turn(work: Engine, open_session: Any) -> None:
+    one, two = open_session(autocommit=False), open_session()
+    held = work.ask("start_sweep", act="purge")
+    sweep = Engine(two, next(new_names("other"))).create().ask("start_sweep", act="purge")
+    assert ask(one, "purge", queue=work.queue, limit=1) == 1
+    two.execute("set statement_timeout = '100ms'")
+    for _ in range(10):
+        ask(two, "sweep")
+    two.execute("set statement_timeout = 0")
+    states = {row.sweep_id: (row.state, row.error) for row in call(two, "list_sweeps")}
+    assert states[sweep] == ("finished", None)
+    assert "statement timeout" in states[held][1]
+    one.rollback()

@@ -10,6 +10,7 @@ import pytest
 from calling import ask, call, fetch, move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
+from granting import granting, make_shop
 
 Connection = psycopg.Connection[Any]
 
@@ -141,3 +142,32 @@ def test_a_notification_is_told_at_commit_with_who_sent_it(connection: Connectio
     for channel in ("", "x" * 64, None):
         with refused("TQ005"):
             call(connection, "notify", channel=channel)
+
+
+def test_a_reader_learns_no_header_by_a_filter_and_a_worker_sees_payloads(
+    connection: Connection, connect: Connect
+) -> None:
+    shop = make_shop(connection)
+    place = call(shop, "find_place", queue="mine")[0].place
+    ask(shop, "publish", queue="mine", payload={"n": 9}, kind="odd", headers={"card": "4111"})
+    with granting(shop, connect) as grant:
+        for role in ("reader", "admin"):
+            blind = grant(role)
+            rows = call(blind, "read_on", queue="mine", place=place, filter={"kinds": ["odd"]})
+            assert [row.payload for row in rows] == [None, None]
+            for each in ({"headers": {"card": "4111"}}, {"kinds": ["odd"], "not_headers": {"card": "4111"}}):
+                with refused("42501", "sees no payloads"):
+                    call(blind, "read_on", queue="mine", place=place, filter=each)
+        for roles, more in (
+            (("worker",), {}),
+            (("worker", "reader", "admin"), {}),
+            (("reader",), {"payload": True}),
+        ):
+            rows = call(
+                grant(*roles, **more),
+                "read_on",
+                queue="mine",
+                place=place,
+                filter={"headers": {"card": "4111"}},
+            )
+            assert [row.payload for row in rows] == [{"n": 9}, None]

@@ -9,7 +9,7 @@ import pytest
 
 from calling import ask, call, new_names, refused
 from engine import Engine
-from granting import granting, make_shop
+from granting import granting, make_shop, me
 
 PART = 10_000
 
@@ -151,6 +151,32 @@ def test_a_role_that_lost_its_right_does_nothing_more(
                 payload={"n": 1})  # fmt: skip
 
 
+def test_an_admin_who_reads_payloads_cancels_by_them_as_long_as_he_does(
+    connection: psycopg.Connection[Any], connect: Any
+) -> None:
+    shop = make_shop(connection)
+    with granting(shop, connect) as grant:
+        both = grant("admin")
+        ask(shop, "grant_role", queue="mine", role="reader", grantee=me(both), payload=True)
+        sweeps = [
+            ask(
+                both,
+                "start_sweep",
+                queue="mine",
+                act="cancel",
+                subscription="default",
+                state="ready",
+                payload={"n": 1},
+            )
+            for _ in range(2)
+        ]
+        assert ask(both, "carry_sweep", queue="mine", sweep_id=sweeps[0]) is False
+        ask(shop, "revoke_role", queue="mine", role="reader", grantee=me(both))
+        assert ask(shop, "carry_sweep", queue="mine", sweep_id=sweeps[1]) is False
+        states = {row.sweep_id: row.state for row in call(shop, "list_sweeps", queue="mine")}
+        assert [states[sweep] for sweep in sweeps] == ["finished", "refused"]
+
+
 def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
     work.publish(5, kinds=["spam"])
     work.publish(2, kinds=["ham"])
@@ -162,6 +188,20 @@ def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
     row = carry(work, sweep)
     assert (row.state, row.done, row.kept) == ("finished", 5, 0)
     assert len(work.drain()) == 3
+
+
+def test_of_a_queue_with_lanes_a_part_is_smaller(connection: psycopg.Connection[Any]) -> None:
+    work = Engine(connection, next(new_names("sweep"))).create(lanes="key")
+    work.run("insert into {log} (key) select 'k' || n %% 50 from generate_series(1, %s) n", PART // 5 + 500)
+    held = work.lease(10)
+    sweep = work.ask("start_sweep", act="cancel", subscription="default", state="ready")
+    assert work.ask("carry_sweep", sweep_id=sweep) is True
+    row = of(work, sweep)
+    assert (row.looked, row.done) == (PART // 5, PART // 5)
+    row = carry(work, sweep)
+    assert (row.state, row.done, row.kept) == ("finished", PART // 5 + 490, 0)
+    work.ack(held)
+    assert work.drain() == []
 
 
 def test_what_a_payload_contains_chooses(work: Engine) -> None:

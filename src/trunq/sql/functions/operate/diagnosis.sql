@@ -241,7 +241,7 @@ begin
     queue := v.name; subscription := v.reader; since := v.first_at;
     finding := format('%s of the last %s answers in subscription "%s" of queue "%s" are failures%s', v.failed, v.answered, v.reader, v.name,
       trunq._tell_failures(v.queue_id, v.reader, v.first_at));
-    hint := format('see what failed: trunq dead list %s, or trunq message list %s --state retrying; once that is mended, what died is requeued with trunq dead requeue %s',
+    hint := format('see what failed: trunq dead list %s, or trunq message list %s --state retrying; once that is mended, what died is requeued with trunq dead requeue %s --all',
       v.name, v.name, v.name);
     return next;
   end loop;

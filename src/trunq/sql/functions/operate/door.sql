@@ -22,7 +22,9 @@ language sql immutable as $$
   select f.name, d.doors
   from (values
     ('{read_payload,read,administer,work}'::text[],
-     '{status,_look_at,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id,find_place,read_on}'::text[]),
+     '{status,_look_at,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id}'::text[]),
+    -- A worker sees payloads, also one that is reader or admin besides.
+    ('{read_payload,work,read,administer}', '{find_place,read_on}'),
     ('{read_payload,read,administer}',
      '{list_messages,count_messages,show_message,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),
@@ -146,8 +148,12 @@ begin
     perform trunq._fail('42501', format('the role does not reach "%s" for queue "%s"', coalesce(p_function, ''), p_queue),
       'trunq.grant_role grants roles; select * from trunq.list_roles() shows who has which');
   end if;
-  if p_door in ('read', 'administer') and p_function in ('list_messages', 'count_messages', 'start_sweep') and exists (
-      select from generate_series(1, cardinality(p_arguments), 2) n where p_arguments[n] in ('p_payload', 'p_headers') and p_arguments[n + 1] is not null) then
+  if p_door in ('read', 'administer') and p_function in ('list_messages', 'count_messages', 'start_sweep', 'read_on') and exists (
+      select from generate_series(1, cardinality(p_arguments), 2) n
+      where p_arguments[n] in ('p_payload', 'p_headers') and p_arguments[n + 1] is not null
+        or p_function = 'read_on' and p_arguments[n] = 'p_filter' and p_arguments[n + 1]::jsonb ?| '{headers,not_headers}')
+      -- A sweep goes by the door of admins alone, also that of one who reads payloads.
+      and not (p_function = 'start_sweep' and trunq._may(coalesce(nullif(current_setting('role'), 'none'), session_user), p_queue, 'read_payload')) then
     -- A filter tells, bit by bit, what it looks at.
     perform trunq._fail('42501', format('the role sees no payloads and headers of queue "%s", so it cannot look for some', p_queue),
       format('select trunq.grant_role(%L, ''reader'', ..., p_payload => true)', p_queue));
