@@ -150,6 +150,45 @@ def test_what_is_hidden_is_neither_grouped_nor_looked_for(work: Engine, shared_d
         assert "Looked at" not in text
 
 
+def test_a_group_is_not_acted_on_where_errors_are_hidden(work: Engine, shared_database: str) -> None:
+    bury(work, 5)
+    wanted = {"act": "requeue", "fingerprint": "KeyError: '…'", "queues": work.queue}
+    with browse(shared_database, hide=("error",)) as page:
+        question = page.get("/ask/start_sweep", params=wanted)
+        assert (question.status_code, "rrors are hidden" in question.text) == (400, True)
+        assert "rrors are hidden" in do(page, "start_sweep", **wanted)
+    # Without the fingerprint it would have been all that is dead.
+    assert (sweeps(work), work.ask("count_dead")) == ([], 5)
+
+
+WAITING = """select count(*) from pg_stat_activity
+where datname = current_database() and application_name like 'trunq web%' and wait_event_type = 'Lock'"""
+
+
+def test_a_group_of_many_queues_leaves_connections_to_the_pages(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    queues = [Engine(connection, f"shop_{n}").create() for n in range(6)]
+    for queue in queues:
+        bury(queue, 2)
+    other = psycopg.connect(database)
+    other.execute("select from trunq.dead for update")
+
+    def waiting() -> int:
+        row = connection.execute(WAITING).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    with browse(database) as page:
+        _, fields = asked(page, "start_sweep", act="requeue", fingerprint="KeyError: '…'")
+        do(page, "start_sweep", **fields)
+        wait_until(waiting)
+        assert max(waiting() for _ in range(500)) == 1
+        other.close()
+        wait_until(lambda: all(row.state == "finished" for row in call(connection, "list_sweeps")))
+    assert [len(queue.drain()) for queue in queues] == [2] * 6
+
+
 PROCESS = """
 import sys, uvicorn
 from trunq.web import app

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import datetime
 from typing import Any, Final, cast, get_args
+from weakref import WeakKeyDictionary
 
 import psycopg
 
@@ -31,6 +32,8 @@ TYPED: Final = "everywhere"
 
 log = logging.getLogger("trunq.web")
 _carrying: set[asyncio.Task[None]] = set()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+"""One part at a time, in turn: a group in many queues leaves the other connections to the pages."""
 
 
 async def now(call: Call) -> datetime:
@@ -85,7 +88,7 @@ async def ask_cancel(call: Call) -> Question:
 
 async def ask_group(call: Call) -> Question:
     """What is done to a group of dead messages in all queues."""
-    act, fingerprint = _act(call), call.need("fingerprint")
+    act, fingerprint = _act(call), _group(call)
     until = await now(call)
     newest = await call.client.list_dead_groups(look=LOOKED, connection=call.connection)
     mine = [row for row in newest if row.fingerprint == fingerprint]
@@ -111,6 +114,8 @@ async def start(call: Call) -> str:
     if several and act == "purge" and text(call.given, "typed") != TYPED:
         raise InvalidArgument(f"nothing was purged: what was typed is not {TYPED}")
     wanted: dict[str, Any] = filter_of(call.given, call.hidden)
+    if several:
+        wanted["fingerprint"] = _group(call)
     if act == "cancel":
         wanted = wanted_of(call.given, call.hidden)
         wanted |= {"subscription": call.need("subscription"), "state": call.need("state")}
@@ -130,6 +135,13 @@ async def start(call: Call) -> str:
     return f"Sweep {call.started[0][1]} of {call.started[0][0]} goes on by itself"
 
 
+def _group(call: Call) -> str:
+    """The fingerprint of a group in several queues; without it all that is dead there would be meant."""
+    if "error" in call.hidden:
+        raise InvalidArgument("errors are hidden here, and so is which messages died of one")
+    return call.need("fingerprint")
+
+
 def _act(call: Call) -> SweepAct:
     act = call.need("act")
     if act not in get_args(SweepAct):
@@ -146,16 +158,18 @@ def carry(database: Database, queue: str, id: int, who: str) -> None:
 
 
 async def _carry(database: Database, queue: str, id: int, who: str) -> None:
+    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore())
     tries = 0
     while tries < TRIES:
         try:
-            async with database.changing(who) as connection:
+            async with turn, database.changing(who) as connection:
                 more = await database.client.carry_sweep(queue, id, connection=connection)
         except (psycopg.Error, TrunqError, OSError, TimeoutError) as error:
             log.warning("sweep %s of %s: %s", id, queue, first_line(error))
             more = None
-        database.forget()
         if more is False:
+            # Not after each part: each time pages would look again for all that takes long.
+            database.forget()
             return
         tries = 0 if more else tries + 1
         if more is None:
