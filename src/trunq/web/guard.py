@@ -170,7 +170,7 @@ class Guard:
             return None
         if not self._is_called(request):
             return PlainTextResponse(
-                "This dashboard is not called by that name. Who starts it can add it: trunq web --allow-host NAME",
+                "This dashboard is not called by that name; trunq web --allow-host NAME adds one.",
                 421,
             )
         if path.startswith("/static/"):
