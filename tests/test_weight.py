@@ -49,6 +49,9 @@ NOT_LOADED = {
     | HEAVY
     | {"trunq.client._sync", "trunq.worker", "trunq.leader"},
     "from trunq import Worker": OF_EXTRAS | HEAVY,
+    # The extra `pipeline` brings no Spark
+    "import trunq.pipeline.runner, trunq.pipeline.engine": {"pyspark"},
+    "import trunq.spark": {"pyspark", "deltalake"},
     "from trunq import Consumer, Mover, Ranks": OF_EXTRAS | HEAVY | {"trunq.client._sync", "trunq.worker"},
 }
 

@@ -67,6 +67,9 @@ def diagnose(
 def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(look())
+    except psycopg.errors.InsufficientPrivilege as error:
+        finding = f"this role may not look at {area}: {first_line(error)}"
+        return [_finding(area, "unseen", finding, "the owner of the schema trunq sees it")]
     except psycopg.Error as error:
         hint = error.diag.message_hint or "the log of the server may say more"
         return [_finding(area, "error", f"the look at {area} failed: {first_line(error)}", hint)]

@@ -19,7 +19,8 @@
     )
     spark.finish(query)
 
-Importing this package needs only psycopg; it imports pyspark and the rest when they are first used.
+Importing this package loads no pyspark, which a runner of pipelines need not have: that is imported when it
+is first used.
 """
 
 from __future__ import annotations

@@ -169,7 +169,10 @@ class Guard:
             # An orchestrator asks by the address that it has; there is nothing to see.
             return None
         if not self._is_called(request):
-            return PlainTextResponse("This dashboard is not called by that name.", 421)
+            return PlainTextResponse(
+                "This dashboard is not called by that name; trunq web --allow-host NAME adds one.",
+                421,
+            )
         if path.startswith("/static/"):
             return None
         changes = request.method not in ("GET", "HEAD")

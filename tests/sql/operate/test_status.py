@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,8 +11,6 @@ import pytest
 from calling import ask, call, new_names, refused
 from conftest import Connect
 from engine import Engine
-
-SCALER = Path(__file__).parents[3] / "docs" / "operate" / "kubernetes.md"
 
 
 @pytest.fixture
@@ -158,37 +154,6 @@ def test_rights_on_a_queues_tables_are_enough_for_whoever_looks(work: Engine) ->
     finally:
         work.run("reset role")
         work.run("drop owned by {queue}_clerk; drop role {queue}_clerk")
-
-
-def test_the_query_of_the_scaler_counts_what_waits_and_what_runs_for_a_reader_of_the_queue(
-    work: Engine, open_session: Connect
-) -> None:
-    """That of docs/operate/kubernetes.md, as a role that may do no more than look."""
-    (query,) = re.findall(r'^ +query: "(.+)"$', SCALER.read_text(), re.MULTILINE)
-    scaler = open_session()
-    scaler.execute(f"create role {work.queue}_scaler".encode())
-    try:
-        work.run("select trunq.grant_role('{queue}', 'reader', '{queue}_scaler')")
-        scaler.execute(f"set role {work.queue}_scaler".encode())
-
-        def length() -> Any:
-            (row,) = scaler.execute(query.replace("orders", work.queue).encode()).fetchall()
-            return row[0]
-
-        assert length() == 0
-        ids = work.publish(5)
-        work.publish(1, delay="1 hour")
-        held = work.lease(2)
-        assert (length(), work.status().ready) == (5, 3)
-        work.ack(held, ids[:2])
-        assert length() == 3
-        work.ask("pause_subscription", subscription="default")
-        assert length() == 0, "nobody is to start for what is not handed out"
-        work.ask("resume_subscription", subscription="default")
-        assert length() == 3
-    finally:
-        scaler.execute("reset role")
-        scaler.execute(f"drop owned by {work.queue}_scaler; drop role {work.queue}_scaler".encode())
 
 
 def test_an_estimate_counts_what_the_subscription_gets(work: Engine) -> None:

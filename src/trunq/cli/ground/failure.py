@@ -51,6 +51,9 @@ def explain(error: BaseException) -> str | None:
         return None
     if isinstance(error, TrunqError):
         advice = SHELL_HINTS.get(type(error)) or in_shell(found.advice or "")
+        if isinstance(error, QueueNotFound) and '"pipelines"' in found.reason:
+            # Made by hand it would lack the lanes that pipelines with `per` take turns by.
+            advice = "The first pipeline brings it: trunq pipeline create FILE."
         found = replace(found, reason=in_shell(found.reason), advice=advice)
     return found.sentences
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated, Final, get_args
 
 import typer
@@ -68,11 +69,15 @@ def doctor(
     """
     with address(database) as dsn:
         if watch:
-            with Live(console=out, auto_refresh=False) as live:
+            # Into a file or a pipe, Live writes nothing before its end.
+            with Live(console=out, auto_refresh=False) if out.is_terminal else nullcontext() as live:
                 while True:
                     foot = Text(f"{time.strftime('%H:%M:%S')}   Ctrl-C ends this", style="dim")
-                    found = diagnose(dsn, queues=_ROUND, disk=disk)
-                    live.update(Group(_shown(found), foot), refresh=True)
+                    shown = Group(_shown(diagnose(dsn, queues=_ROUND, disk=disk)), foot)
+                    if live is None:
+                        write(shown)
+                    else:
+                        live.update(shown, refresh=True)
                     time.sleep(every)
         found = diagnose(dsn, disk=disk)
     if json:

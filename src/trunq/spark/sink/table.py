@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psycopg import sql
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from trunq.arrow.catalog import identifier
 from trunq.arrow.copy import copy_psycopg
@@ -28,6 +27,8 @@ def write_table(frame: DataFrame, table: str, dsn: str | None = None) -> int:
     process, so use it for results, not for raw data. `table` may include a schema, as in `report.delays`;
     `dsn` is its database, by default that of the settings.
     """
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  # a runner of pipelines may lack it
+
     target = identifier(table)
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     kinds = [(field.name, postgres_type(field) or "text") for field in schema]
