@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import ask, call, fetch, move_clock, publish, refused
+from calling import ask, call, come_back, fetch, move_clock, publish, refused
 from copying import copied_server
 from diagnosing import Connection, findings, follow
 from engine import Engine
@@ -283,6 +283,7 @@ def test_a_worker_that_says_nothing_and_holds_messages_is_named_until_it_is_free
         )
         follow(dba, row.hint.partition(" hands them")[0])
         assert findings(dba, "workers") == []
+        come_back(dba, "silent")
         assert set(work.drain()) >= set(held.ids)
     finally:
         move_clock(dba, "0")
