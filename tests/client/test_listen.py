@@ -83,6 +83,20 @@ def test_a_publisher_wakes_a_listener_that_rests_and_workers_beside_it(
     assert len(handled) == 20
 
 
+def test_who_finds_no_room_for_a_thread_may_try_again(client: Client) -> None:
+    client.publish("orders", "the pool has its threads")
+    news = Channel[int]("news")
+    former = threading.stack_size(2**46)
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            client.listen(news).__enter__()
+    finally:
+        threading.stack_size(former)
+    with client.listen(news) as heard:
+        client.notify(news, 1)
+        assert next(heard).payload == 1  # type: ignore[union-attr]
+
+
 def test_headers_that_are_no_object_are_nobody_s_own(
     client: Client, connection: psycopg.Connection[Any]
 ) -> None:
