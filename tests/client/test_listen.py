@@ -83,6 +83,30 @@ def test_a_publisher_wakes_a_listener_that_rests_and_workers_beside_it(
     assert len(handled) == 20
 
 
+def test_who_finds_no_room_for_a_thread_may_try_again(client: Client) -> None:
+    client.publish("orders", "the pool has its threads")
+    news = Channel[int]("news")
+    former = threading.stack_size(2**46)
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            client.listen(news).__enter__()
+    finally:
+        threading.stack_size(former)
+    with client.listen(news) as heard:
+        client.notify(news, 1)
+        assert next(heard).payload == 1  # type: ignore[union-attr]
+
+
+def test_headers_that_are_no_object_are_nobody_s_own(
+    client: Client, connection: psycopg.Connection[Any]
+) -> None:
+    with client.listen("orders", no_local=True) as heard:
+        connection.execute(
+            "insert into trunq_log.orders (payload, headers) values ('1', '[1]'), ('2', '\"x\"')"
+        )
+        assert [next(heard).payload, next(heard).payload] == [1, 2]  # type: ignore[union-attr]
+
+
 async def test_a_task_that_is_cancelled_loses_nothing(database: str) -> None:
     async with AsyncClient(database) as client:
         await client.create_queue("orders")

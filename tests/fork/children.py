@@ -150,6 +150,24 @@ def listening() -> Any:
         return [*said, next(heard).payload]
 
 
+def not_local() -> Any:
+    """What a child publishes is not its parent's own."""
+    with client.listen("q", no_local=True) as heard:
+
+        def child() -> Any:
+            with client.listen("q", no_local=True) as own:
+                client.publish("q", "child")
+                with Client(dsn) as other:
+                    other.publish("q", "other")
+                first = next(own)
+            client.close()
+            return first.payload
+
+        client.publish("q", "parent")
+        said = in_child(child)
+        return [said, next(heard).payload]
+
+
 def main() -> None:
     scenario, *arguments = sys.argv[2:]
     client.publish("q", "before")

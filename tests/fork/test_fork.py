@@ -85,3 +85,7 @@ def test_an_async_client_of_a_parent_works_in_the_loop_of_a_child(queue: Queue) 
 
 def test_a_child_listens_by_itself_and_the_loop_of_its_parent_goes_on(queue: Queue) -> None:
     assert run(queue, "listening") == ["InvalidArgument", "before", "after"]
+
+
+def test_without_what_is_local_a_parent_hears_its_child_and_the_child_not_itself(queue: Queue) -> None:
+    assert run(queue, "not_local") == ["other", "child"]

@@ -176,13 +176,15 @@ class Hearing:
         with self._lock:
             if self._closed.is_set():
                 raise ClientClosed(_CLOSED)
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="trunq-hearing", daemon=True)
+                # First: there may be no room for another thread, and then nobody joined.
+                thread.start()
+                self._thread = thread
             self._inboxes.setdefault(inbox.channel, []).append(inbox)
             if queue is not None:
                 self._bells.setdefault(inbox.channel, _Bell(queue))
             self._joining.append((inbox, future))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="trunq-hearing", daemon=True)
-                self._thread.start()
             self._ear.wake()
         return future
 

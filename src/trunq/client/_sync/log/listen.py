@@ -184,6 +184,10 @@ class Listens(Passing):
     def _start_afresh(self) -> None:
         self._hearing = None
         super()._start_afresh()
+        if self._stamp is not None:
+            # The parent, which has this one, hears what a child publishes.
+            self._stamp = None
+            self._mark_own()
 
     def _hear(self) -> Hearing:
         with self._swapping:
@@ -387,7 +391,7 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
                 self._read_at = decode_timestamp(row[READ.index("created_at")])
                 continue
             heard: Heard[Payload] = Heard(row, self._queue, self._types.of(row[1]))
-            if self._stamp is None or (heard.headers or {}).get(STAMP) != self._stamp:
+            if self._stamp is None or not self._is_own(heard.headers):
                 return heard
         # Before the look: what rings meanwhile calls for another one.
         inbox.take()
@@ -404,6 +408,10 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
                 self._hearing.rest(inbox)
             self._wait(inbox, self._poll or (_DEAF_POLL if self._hearing is None else _POLL))
         return None
+
+    def _is_own(self, headers: Any) -> bool:
+        # Whoever inserts by SQL may write any JSON there.
+        return isinstance(headers, dict) and headers.get(STAMP) == self._stamp
 
     def _read(self) -> list[tuple[Any, ...]]:
         """The next page; as long as the database is away it tries again."""
