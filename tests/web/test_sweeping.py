@@ -57,8 +57,8 @@ def sweeps(work: Engine) -> list[Any]:
 
 def test_more_than_a_part_are_one_act_that_ends_by_itself(work: Engine, page: TestClient) -> None:
     bury(work, MANY)
-    question, fields = asked(page, "requeue", queue=work.queue, fingerprint="KeyError: '…'")
-    assert f"Requeue 12,000 dead messages of {work.queue} with fingerprint KeyError: '…'?" in question
+    question, fields = asked(page, "requeue", queue=work.queue, fingerprint="KeyError: '...'")
+    assert f"Requeue 12,000 dead messages of {work.queue} with fingerprint KeyError: '...'?" in question
     assert "It goes on when this page is closed" in question
     bury(work, 3)
     assert f"of {work.queue} goes on by itself" in do(page, "requeue", **fields)
@@ -94,9 +94,9 @@ def test_a_group_of_several_queues_is_requeued_in_each(
     bury(queues[0], 1, "ValueError %%s")
     with browse(database) as page:
         said = words(page.get("/dead").text)
-        assert "KeyError: '…' 12 shop_" in said
+        assert "KeyError: '...' 12 shop_" in said
         assert "13 in all" in said
-        question, fields = asked(page, "start_sweep", act="requeue", fingerprint="KeyError: '…'")
+        question, fields = asked(page, "start_sweep", act="requeue", fingerprint="KeyError: '...'")
         assert "Requeue 12 dead messages of 3 queues" in question
         assert "Sweeps of 3 queues requeue" in do(page, "start_sweep", **fields)
         wait_until(lambda: all(row.state == "finished" for row in call(connection, "list_sweeps")))
@@ -152,7 +152,7 @@ def test_what_is_hidden_is_neither_grouped_nor_looked_for(work: Engine, shared_d
 
 def test_a_group_is_not_acted_on_where_errors_are_hidden(work: Engine, shared_database: str) -> None:
     bury(work, 5)
-    wanted = {"act": "requeue", "fingerprint": "KeyError: '…'", "queues": work.queue}
+    wanted = {"act": "requeue", "fingerprint": "KeyError: '...'", "queues": work.queue}
     with browse(shared_database, hide=("error",)) as page:
         question = page.get("/ask/start_sweep", params=wanted)
         assert (question.status_code, "rrors are hidden" in question.text) == (400, True)
@@ -180,7 +180,7 @@ def test_a_group_of_many_queues_leaves_connections_to_the_pages(
         return int(row[0])
 
     with browse(database) as page:
-        _, fields = asked(page, "start_sweep", act="requeue", fingerprint="KeyError: '…'")
+        _, fields = asked(page, "start_sweep", act="requeue", fingerprint="KeyError: '...'")
         do(page, "start_sweep", **fields)
         wait_until(waiting)
         assert max(waiting() for _ in range(500)) == 1

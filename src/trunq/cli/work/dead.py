@@ -112,7 +112,7 @@ def list_dead(
     "trunq dead groups",
     "trunq dead groups mail",
     "# And then all of one of them",
-    "trunq dead requeue mail --fingerprint \"KeyError: '…'\"",
+    "trunq dead requeue mail --fingerprint \"KeyError: '...'\"",
 )
 def groups(
     queue: option.OneQueue = None,

@@ -8,8 +8,14 @@ comment on column trunq.worker_report.ahead is 'By how many seconds the clock of
 alter table trunq.leader add column ahead double precision;
 comment on column trunq.leader.ahead is 'By how many seconds the clock of its machine was ahead of the server''s, when it last noted its duties. null: unknown.';
 -- They take the clock of the caller now, and Postgres would keep both.
-drop function if exists trunq._report(text, text[], text, text, integer, double precision, text, integer, jsonb, text);
-drop function if exists trunq._report_queue(text, text, text, text, integer, double precision, text, integer, jsonb, text);
-drop function if exists trunq._note_duties(text[], text[], integer[]);
-drop function if exists trunq.diagnose();
-drop function if exists trunq._areas();
+do $$
+declare
+  v_function regprocedure;
+begin
+  for v_function in
+    select p.oid from pg_proc p
+    where p.pronamespace = 'trunq'::regnamespace and p.proname in ('_report', '_report_queue', '_note_duties', 'diagnose', '_areas')
+  loop
+    execute format('drop function %s', v_function);
+  end loop;
+end $$;

@@ -11,7 +11,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
       split_part(left(p_errors #>> '{-1,error}', 1000), E'\n', 1),
       '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}', '#', 'g'),
       -- The apostrophe of "can't" begins no quotation.
-      '(?<![[:alnum:]])(''[^'']*''|"[^"]*"|`[^`]*`)', '''…''', 'g'),
+      '(?<![[:alnum:]])(''[^'']*''|"[^"]*"|`[^`]*`)', '''...''', 'g'),
       '\m(?=[a-fA-F]*[0-9])[0-9a-fA-F]{6,}\M', '#', 'g'),
       '[0-9]+', '#', 'g'), 200)), ''), p_reason)
 $$;
