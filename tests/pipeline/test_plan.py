@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -216,24 +217,23 @@ def test_files_are_named_and_their_rows_counted(bench: Bench, planning: Planning
         assert 'column "id" of lake is int64 and comes as string' in why(planning(name))
 
 
-def test_where_only_a_run_tells_it_says_so(bench: Bench, planning: Planning, tmp_path: Path) -> None:
+def test_where_only_a_run_tells_it_says_so(
+    bench: Bench, planning: Planning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.sql("create table source (id int)")
     (tmp_path / "plan_functions.py").write_text(
         "def rows(context):\n    raise AssertionError\n\n\ndef all(t):\n    return t\n"
     )
     name = bench.make({"format": "python", "function": "plan_functions:rows"}, MOVED)
-    import sys  # noqa: PLC0415
-
-    sys.path.insert(0, str(tmp_path))
-    try:
-        assert planning(name).reads == "only a run tells what it reads"
-        changed = bench.make(TABLE, MOVED, function="plan_functions:all")
-        planned = planning(changed)
-        assert "which columns function gives, only a run tells" in planned.notes
-        assert planned.columns is None
-        assert not planned.refused
-    finally:
-        sys.path.remove(str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    # It is the plan that is to write nothing.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert planning(name).reads == "only a run tells what it reads"
+    changed = bench.make(TABLE, MOVED, function="plan_functions:all")
+    planned = planning(changed)
+    assert "which columns function gives, only a run tells" in planned.notes
+    assert planned.columns is None
+    assert not planned.refused
 
 
 @pytest.fixture
