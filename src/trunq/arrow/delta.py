@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow.dataset import ParquetReadOptions
 
 from trunq.arrow.parquet import DataFile
 from trunq.connection.backoff import pause_after
@@ -49,6 +50,11 @@ def open_table(path: str, options: dict[str, str] | None = None) -> DeltaTable |
         return DeltaTable(path, storage_options=options)
     except TableNotFoundError:
         return None
+
+
+def dataset_of(table: DeltaTable) -> Any:
+    """The files of a table, to be read by Arrow, which else has no times of Spark before 1677 or after 2262."""
+    return table.to_pyarrow_dataset(parquet_read_options=ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 
 
 def create_table(
@@ -143,13 +149,18 @@ def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
                 f'the table is to be partitioned by "{name}", which is not a column',
                 f"columns: {', '.join(types)}",
             )
-        if types[name] not in _PARTITIONING:
+        if not may_partition(types[name]):
             raise InvalidArgument(
                 f'column "{name}" is {say(types[name])}: a table cannot be partitioned by it',
                 f"partition by one of these types: {', '.join(_PARTITIONING)}",
             )
     if len(set(partition_by)) >= len(types):
         raise InvalidArgument("the table is partitioned by every column: nothing would be left to write")
+
+
+def may_partition(kind: str | Mapping[str, Any]) -> bool:
+    """Whether a table may be partitioned by a type: the protocol says how its values are written, and we do so."""
+    return kind in _PARTITIONING
 
 
 def types_of(schema: Schema) -> dict[str, Any]:

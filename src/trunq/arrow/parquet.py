@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -248,6 +249,9 @@ def _upper_bound(value: object) -> Any:
 def _plain(value: object) -> Any:
     match value:
         case bool() | bytes():
+            return None
+        case float() if not math.isfinite(value):
+            # JSON has no infinity, and no reader would open the table again.
             return None
         case int() | float() | str():
             return value

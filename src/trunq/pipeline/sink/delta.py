@@ -43,7 +43,7 @@ from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.lake import lake_stage, removed
 from trunq.pipeline.sink.merge import one_a_key
-from trunq.pipeline.sink.rewrite import require_alike, require_columns, rewrite
+from trunq.pipeline.sink.rewrite import require_alike, require_columns, require_values, rewrite
 from trunq.pipeline.sink.upsert import Upsert
 
 T = TypeVar("T")
@@ -117,7 +117,9 @@ class DeltaSink:
         def fitting() -> Iterator[pa.RecordBatch]:
             for batch in keyed:
                 own = [field for field in batch.schema if field.name in self._own]
-                yield in_columns(batch, pa.schema([*there, *own]))
+                made = in_columns(batch, pa.schema([*there, *own]))
+                require_values(self._pipeline.name, self._model.path, there, made)
+                yield made
 
         with self._stage.explaining():
             if self._model.mode in ("upsert", "history", "apply"):
@@ -223,6 +225,8 @@ class DeltaSink:
                 # Others may have written a row of the same key.
                 write_entry(table, actions, self._marks(run, table), alone=True)
                 return
+            if upsert is not None:
+                upsert.forget()
             read = table.version()
             self._merge_into(table, run, files)
             if table.version() == read:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyarrow import compute as pc
 from pyarrow import parquet
 
+from trunq.arrow.delta import dataset_of
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -92,7 +93,7 @@ class DeletingDeltaSink(DeltaSink):
     def _require_few(self, table: DeltaTable, files: list[Path], key: list[str]) -> None:
         """Count what would be deleted, by the keys."""
         alive = pc.field(DELETED_AT).is_null() if self._is_soft else None
-        found = table.to_pyarrow_dataset().scanner(columns=key, filter=alive)
+        found = dataset_of(table).scanner(columns=key, filter=alive)
         there = gone = 0
         staged = None
         if files:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import compute as pc
 
+from trunq.arrow.delta import dataset_of
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import is_whole
@@ -94,7 +95,7 @@ class DeltaHistorySink(DeltaSink):
         schema = pa.schema([*rows.select(key).schema, pa.field(VALID_FROM, TIME)])
         is_open = pc.field(VALID_TO).is_null()
         gone = self._found(table, rows, key, schema, is_open, join="left anti")
-        return gone, table.to_pyarrow_dataset().count_rows(filter=is_open)
+        return gone, dataset_of(table).count_rows(filter=is_open)
 
     def _found(
         self,
@@ -108,7 +109,7 @@ class DeltaHistorySink(DeltaSink):
         """Versions with the keys of rows, or with others, in the columns of a schema."""
         keys = rows.select(key).group_by(key).aggregate([])
         found = [schema.empty_table()]
-        scanner = table.to_pyarrow_dataset().scanner(columns=schema.names, filter=condition)
+        scanner = dataset_of(table).scanner(columns=schema.names, filter=condition)
         for batch in scanner.to_batches():
             some = pa.Table.from_batches([batch])
             numbered = some.select(key).cast(keys.schema)

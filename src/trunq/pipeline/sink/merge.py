@@ -5,7 +5,8 @@ Keys, and the column that says which row is newest, are all that is in memory of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from trunq.pipeline.sink.directory import read
 
 ROW: Final = "trunq row"
 """The place of a row: in all files, or in one."""
+_NAN: Final = "trunq nan"
 
 
 def one_a_key(files: list[Path], key: list[str], newest: str | None) -> Iterator[pa.RecordBatch]:
@@ -28,11 +30,36 @@ def chosen(files: list[Path], key: list[str], newest: str | None) -> pa.Table:
     """The same as keys, with `newest` and their places, in the order of these."""
     columns = [*key, *([newest] if newest is not None and newest not in key else [])]
     known = pa.concat_tables(parquet.read_table(path, columns=columns, partitioning=None) for path in files)
-    numbered = with_places(known)
-    by = [*([(newest, "descending")] if newest is not None else []), (ROW, "descending")]
-    grouped = numbered.sort_by(by).group_by(key, use_threads=False)
+    numbered = with_places(alike(known, key))
+    ordered, by = numbered, [(ROW, "descending")]
+    if newest is not None:
+        ordered = numbered.append_column(_NAN, is_nan(numbered[newest]))
+        by = [(_NAN, "descending"), (newest, "descending"), *by]
+    grouped = ordered.sort_by(by).group_by(key, use_threads=False)
     taken = grouped.aggregate([(ROW, "first")])[f"{ROW}_first"]
     return numbered if len(taken) == known.num_rows else numbered.take(pc.take(taken, pc.sort_indices(taken)))
+
+
+def alike(rows: pa.Table, key: list[str], partition_by: Sequence[str] = ()) -> pa.Table:
+    """Rows whose keys are the same where they are equal: 0 and -0, and each NaN. Where a table is partitioned
+    by a text, an empty one is in the partition of null.
+    """
+    for name in key:
+        column = rows[name]
+        if pa.types.is_floating(column.type):
+            zero, nan = pa.scalar(0, column.type), pa.scalar(math.nan, column.type)
+            column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+        elif pa.types.is_string(column.type) and name in partition_by:
+            column = pc.fill_null(column, "")
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
+    return rows
+
+
+def is_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which of some values is NaN, which is above every number, as databases have it; null of null."""
+    if pa.types.is_floating(values.type):
+        return pc.is_nan(values)
+    return pc.if_else(pc.is_valid(values), False, pa.scalar(None, pa.bool_()))
 
 
 def with_places(rows: pa.Table) -> pa.Table:

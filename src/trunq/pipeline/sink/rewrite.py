@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from trunq.arrow.delta import dataset_of
 from trunq.arrow.parquet import DataFile
 from trunq.arrow.wide import in_columns
-from trunq.pipeline.errors import Outrun
+from trunq.pipeline.errors import Outrun, SinkUnwritable
 from trunq.pipeline.sink.lake import LakeStage
 from trunq.pipeline.sink.stored import StoredStage
 
@@ -31,7 +32,7 @@ def rewrite(
     Raises CommitFailedError where another entry came first.
     """
     before = table.version()
-    found = table.to_pyarrow_dataset().scanner(batch_readahead=1, fragment_readahead=1).to_reader()
+    found = dataset_of(table).scanner(batch_readahead=1, fragment_readahead=1).to_reader()
     names = [renamed.get(name, name) for name in found.schema.names]
     fields = [
         each.with_name(name).with_type(wider.get(name, each.type))
@@ -67,6 +68,17 @@ def require_columns(path: str, table: DeltaTable, names: Iterable[str]) -> None:
             " nothing of it is there",
             "the run is tried again, with the columns that the table has now",
         )
+
+
+def require_values(pipeline: str, path: str, there: pa.Schema, rows: pa.RecordBatch) -> None:
+    """Raise SinkUnwritable for null in a column that another engine made not null: no reader would expect it."""
+    for field in there:
+        if not field.nullable and field.name in rows.schema.names and rows.column(field.name).null_count:
+            raise SinkUnwritable(
+                f'pipeline {pipeline}: column "{field.name}" of {path} is not null, and is null in a row',
+                "keep such rows out by a check or a function, or let the column be null: alter table"
+                f" delta.`{path}` alter column {field.name} drop not null",
+            )
 
 
 def require_alike(path: str, table: DeltaTable, files: Iterable[DataFile]) -> None:

@@ -10,9 +10,8 @@ busy beside it does not keep it from ever ending.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -23,18 +22,22 @@ from deltalake import DeltaTable
 from pyarrow import compute as pc
 from pyarrow import parquet
 
-from trunq.arrow.delta import Actions, added
+from trunq.arrow.delta import Actions, added, dataset_of, may_partition, types_of
 from trunq.arrow.parquet import DataFile
 from trunq.arrow.wide import in_columns
 from trunq.pipeline.control import Run
 from trunq.pipeline.sink.lake import LakeStage, removed_file
-from trunq.pipeline.sink.merge import ROW, chosen, rows_at, with_places, within
+from trunq.pipeline.sink.merge import ROW, alike, chosen, is_nan, rows_at, with_places, within
 from trunq.pipeline.sink.stored import StoredStage
 
 _AT: Final = "trunq at"
 _FEATURES: Final = frozenset({"timestampNtz", "appendOnly", "invariants"})
 """Of tables that files may be written for by whoever knows no more of Delta than we do."""
 _ASKS: Final = ("delta.appendOnly", "delta.enableChangeDataFeed", "delta.constraints.")
+_OF_DELTA: Final = "delta."
+"""How names begin of what a column asks: that its values fulfil a condition, are generated, or lie under
+another name. An older protocol lists no features.
+"""
 
 
 @dataclass(slots=True)
@@ -76,25 +79,34 @@ class Upsert:
         """
         protocol, configuration = table.protocol(), table.metadata().configuration
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-        names = {str(each.name) for each in table.schema().fields}
+        fields, types = table.schema().fields, types_of(table.schema())
         return (
-            names == self._names
+            set(types) == self._names
             and features <= _FEATURES
             and not any(name.startswith(_ASKS) for name in configuration)
+            and not any(str(name).startswith(_OF_DELTA) for each in fields for name in each.metadata)
+            and all(may_partition(types[name]) for name in table.metadata().partition_columns)
         )
+
+    def forget(self) -> None:
+        """Another way is taken: what it has written goes."""
+        self._stage.leave(self.files)
+        self._met, self._given = {}, None
 
     def actions(self, table: DeltaTable) -> Actions:
         """What an entry of the log says that does it on this version of the table."""
-        dataset = table.to_pyarrow_dataset()
+        dataset = dataset_of(table)
         partition_by = list(table.metadata().partition_columns)
         self._keep_if_alike(dataset.schema, partition_by)
         there = {unquote(each["path"]): each for each in pa.table(table.get_add_actions()).to_pylist()}
         for path in [path for path in self._met if path not in there]:
             self._stage.leave(self._met.pop(path).files)
-        keys = self._rows.cast(_with_types(self._rows.schema, dataset.schema))
-        for fragment in dataset.get_fragments(filter=_bounds(keys, self._key)):
-            path = unquote(fragment.path)
-            if path not in self._met:
+        keys = alike(self._rows.cast(_with_types(self._rows.schema, dataset.schema)), self._key)
+        bounds = _bounds(keys, self._key)
+        for fragment in dataset.get_fragments():
+            # As it is on the disk; the log has it encoded.
+            path = fragment.path
+            if path not in self._met and _may_meet(there[path], bounds):
                 self._met[path] = self._meet(fragment, dataset.schema, partition_by, keys)
         replaced = [path for path, met in self._met.items() if met.gone]
         now = int(time.time() * 1000)
@@ -106,14 +118,13 @@ class Upsert:
     def _keep_if_alike(self, schema: pa.Schema, partition_by: list[str]) -> None:
         """Begin anew where the table has got other columns, types or partitions."""
         if self._shape is not None and self._shape != (schema, partition_by):
-            self._stage.leave(self.files)
-            self._met, self._given = {}, None
+            self.forget()
         self._shape = (schema, partition_by)
 
     def _meet(self, fragment: Any, schema: pa.Schema, partition_by: list[str], keys: pa.Table) -> _Met:
         columns = [name for name in keys.schema.names if name != ROW]
         there = fragment.to_table(schema=schema, columns=columns)
-        numbered = with_places(there.select(self._key))
+        numbered = with_places(alike(there.select(self._key), self._key, partition_by))
         places = keys.select([*self._key, ROW]).rename_columns([*self._key, _AT])
         pairs = numbered.join(places, self._key, join_type="inner").select([ROW, _AT])
         outdone: list[int] = []
@@ -121,7 +132,8 @@ class Upsert:
             had = there[self._newest].take(pairs[ROW])
             # Of all rows of the run, those places are not the numbers of their rows.
             comes = keys[self._newest].take(pc.index_in(pairs[_AT], keys[ROW]))
-            takes = pc.or_kleene(pc.is_null(had), pc.fill_null(pc.less_equal(had, comes), False))
+            is_newer = pc.or_kleene(pc.less_equal(had, comes), is_nan(comes))
+            takes = pc.or_kleene(pc.is_null(had), pc.fill_null(is_newer, False))
             outdone = pairs[_AT].filter(pc.invert(takes)).unique().to_pylist()
             pairs = pairs.filter(takes)
         if not pairs.num_rows:
@@ -167,9 +179,9 @@ def _with_types(given: pa.Schema, there: pa.Schema) -> pa.Schema:
     )
 
 
-def _bounds(keys: pa.Table, key: list[str]) -> pc.Expression | None:
-    """What a file has at least to meet any key, as its statistics tell; None: nothing is known of it."""
-    found = []
+def _bounds(keys: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of columns of the key."""
+    found = {}
     for name in key:
         kind = keys.schema.field(name).type
         # Spark writes bounds of times without their microseconds.
@@ -177,5 +189,18 @@ def _bounds(keys: pa.Table, key: list[str]) -> pc.Expression | None:
             continue
         ends = pc.min_max(keys[name])
         if ends["min"].is_valid:
-            found.append((pc.field(name) >= ends["min"]) & (pc.field(name) <= ends["max"]))
-    return reduce(lambda one, other: one & other, found) if found else None
+            found[name] = ends["min"].as_py(), ends["max"].as_py()
+    return found
+
+
+def _may_meet(file: Mapping[str, Any], bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether a file may have any of the keys. Where the log says no bounds of a column, deltalake's own
+    condition is that no value is in it: a file may lack those of a long text, or of its last columns.
+    """
+    least, most, partition = (file.get(name) or {} for name in ("min", "max", "partition"))
+    for name, (first, last) in bounds.items():
+        # In the partition of null are empty texts, too.
+        low, high = (partition[name],) * 2 if name in partition else (least.get(name), most.get(name))
+        if low is not None and high is not None and (high < first or last < low):
+            return False
+    return True
