@@ -123,7 +123,8 @@ def test_an_upsert_leaves_what_a_dictionary_does(
             write_deltalake(path, pa.Table.from_pylist(rows_of, schema), mode="append")
         else:
             # Columns in another order.
-            upserted(path, number, [part.select(["at", "b", "word", "a"]) for part in parts], case["key"], case["newest"])  # fmt: skip
+            turned = [part.select(["at", "b", "word", "a"]) for part in parts]
+            upserted(path, number, turned, case["key"], case["newest"])
         if number == case["theirs"]:
             DeltaTable(path).optimize.compact()
         assert found(path, case) == shown(expected.values(), schema.names, case)

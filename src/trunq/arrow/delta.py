@@ -53,7 +53,9 @@ def open_table(path: str, options: dict[str, str] | None = None) -> DeltaTable |
 
 
 def dataset_of(table: DeltaTable) -> Any:
-    """The files of a table, to be read by Arrow, which else has no times of Spark before 1677 or after 2262."""
+    """The files of a table, to be read by Arrow, which else has no times of Spark before 1677 or after
+    2262.
+    """
     return table.to_pyarrow_dataset(parquet_read_options=ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 
 
@@ -159,7 +161,9 @@ def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
 
 
 def may_partition(kind: str | Mapping[str, Any]) -> bool:
-    """Whether a table may be partitioned by a type: the protocol says how its values are written, and we do so."""
+    """Whether a table may be partitioned by a type: the protocol says how its values are written, and we do
+    so.
+    """
     return kind in _PARTITIONING
 
 

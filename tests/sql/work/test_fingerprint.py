@@ -45,7 +45,11 @@ def test_what_differs_from_message_to_message_is_masked(work: Engine, error: str
 def test_a_thousand_customers_are_one_group(work: Engine) -> None:
     bury(work, *(f"KeyError: 'customer-{n}'" for n in range(200)), "ValueError: 7")
     many, one = work.call("list_dead_groups")
-    assert (many.fingerprint, many.messages, many.error) == ("KeyError: '...'", 200, "KeyError: 'customer-199'")
+    assert (many.fingerprint, many.messages, many.error) == (
+        "KeyError: '...'",
+        200,
+        "KeyError: 'customer-199'",
+    )
     assert (one.fingerprint, one.subscriptions, one.looked, one.looked_to) == (
         "ValueError: #",
         ["default"],

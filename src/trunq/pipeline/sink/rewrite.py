@@ -71,7 +71,9 @@ def require_columns(path: str, table: DeltaTable, names: Iterable[str]) -> None:
 
 
 def require_values(pipeline: str, path: str, there: pa.Schema, rows: pa.RecordBatch) -> None:
-    """Raise SinkUnwritable for null in a column that another engine made not null: no reader would expect it."""
+    """Raise SinkUnwritable for null in a column that another engine made not null: no reader would expect
+    it.
+    """
     for field in there:
         if not field.nullable and field.name in rows.schema.names and rows.column(field.name).null_count:
             raise SinkUnwritable(
