@@ -21,8 +21,8 @@ _NO_TABLE: Final = ("42P01", "42S02")
 _READ_COMMITTED: Final = 2
 _MYSQL: Final = ("mariadb", "mysql")
 _UTC: Final = "time_zone='+00:00'"
-_STRICT: Final = "sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
-"""By which no value is cut, or made another, on its way into a stage or a table."""
+_STRICT: Final = "sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'"
+"""By which no value is cut, or made another, on its way into a stage or a table: nor a key 0 a new number."""
 _VARIABLES: Final = "sessionVariables"
 
 _BEFORE: Final = re.compile(r"\(conn=\d+\)\s*|^(ERROR|FATAL): +")
