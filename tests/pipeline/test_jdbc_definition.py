@@ -94,7 +94,10 @@ def test_sessions_are_in_utc_and_strict_whatever_they_are_told_besides(by: str) 
     url = f"jdbc:mariadb://host/shop?sessionVariables={own}&useSsl=true" if by == "url" else SOURCE["url"]
     given: Any = {**SOURCE, "url": url, **more}
     made = Pipeline("shop", source=given, sink=given)
-    utc, strict = "time_zone='+00:00'", "sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'"
+    utc, strict = (
+        "time_zone='+00:00'",
+        "sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
+    )
     for part, ours in ((made.source, utc), (made.sink, f"{utc},{strict}")):
         told = (
             properties_of(part)["sessionVariables"]
