@@ -112,9 +112,11 @@ def use_messages(client: Any, queue: str, round: int) -> None:
     assert {row.fingerprint for row in client.list_dead_groups(queue)} == {"again", "never", "too long"}
     assert client.count_messages(queue, state="dead") == 3
     sweep = client.start_sweep(queue, "purge", error="nobody has this")
-    assert client.stop_sweep(queue, sweep)
+    # Another thread's sweep() may be at it.
+    is_stopped = client.stop_sweep(queue, sweep)
     assert not client.carry_sweep(queue, sweep)
-    assert client.list_sweeps(queue)[0].state == "stopped"
+    assert client.list_sweeps(queue)[0].state in ("running", "stopped", "finished")
+    assert is_stopped or client.list_sweeps(queue)[0].state == "finished"
     assert client.sweep() in (0, 1)
     assert client.requeue(queue, ids=[again.id]) == 1
     assert client.purge(queue) == 2
