@@ -268,6 +268,18 @@ def test_a_client_of_a_pool_of_yours_asks_through_it(client: Client, database: s
 
 
 @pytest.mark.usefixtures("only_told")
+def test_who_finds_no_room_for_a_thread_may_ask_again(client: Client) -> None:
+    first = client.publish("orders", 1, awaited=True)
+    former = threading.stack_size(2**46)
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            client.result("orders", first, timeout=PATIENCE)
+    finally:
+        threading.stack_size(former)
+    assert answer_all(client) == 1
+    assert client.result("orders", first, timeout=PATIENCE) == first
+
+
 def test_who_waits_hears_that_the_client_is_closed(
     database: str, client: Client, connection: psycopg.Connection[Any]
 ) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
@@ -27,12 +27,13 @@ import psycopg
 from psycopg import Cursor, Notify, sql
 from psycopg.rows import tuple_row
 
+from trunq.client.attending import Attendant
 from trunq.client.heard import Missed
 from trunq.connection._sync.listener import Listener
 from trunq.connection._sync.opening import open_connection
-from trunq.connection.backoff import Hurry, first_line, is_retryable, retrying
+from trunq.connection.backoff import is_retryable
 from trunq.connection.ear import Ear
-from trunq.errors import ClientClosed, InvalidArgument, translate
+from trunq.errors import InvalidArgument
 from trunq.wire.call import Call
 
 log = logging.getLogger("trunq.client")
@@ -153,20 +154,20 @@ class _Bell:
     look_at: float = inf
 
 
-class Hearing:
+class Hearing(Attendant["_Line"]):
     """All that listens in a client."""
 
+    doing = "listening"
+    closed = "this client was closed while it listened"
+    level = logging.WARNING
+
     def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
-        self._lock = threading.Lock()
+        super().__init__(conninfo)
         self._inboxes: dict[str, list[Inbox]] = {}
         self._joining: list[tuple[Inbox, Future[None]]] = []
         self._bells: dict[str, _Bell] = {}
         """By the channel of their queue."""
         self._sent: OrderedDict[tuple[int, str, int], int] = OrderedDict()
-        self._thread: threading.Thread | None = None
-        self._ear = Ear()
-        self._closed = Hurry()
         self._line: _Line | None = None
         self._deaf_since: datetime | None = None
 
@@ -174,18 +175,11 @@ class Hearing:
         """A future that is done when the inbox hears; of a queue, by its bell. `leave` it afterwards."""
         future: Future[None] = Future()
         with self._lock:
-            if self._closed.is_set():
-                raise ClientClosed(_CLOSED)
-            if self._thread is None:
-                thread = threading.Thread(target=self._serve, name="trunq-hearing", daemon=True)
-                # First: there may be no room for another thread, and then nobody joined.
-                thread.start()
-                self._thread = thread
+            self._begin()
             self._inboxes.setdefault(inbox.channel, []).append(inbox)
             if queue is not None:
                 self._bells.setdefault(inbox.channel, _Bell(queue))
             self._joining.append((inbox, future))
-            self._ear.wake()
         return future
 
     def leave(self, inbox: Inbox) -> None:
@@ -218,55 +212,26 @@ class Hearing:
             if len(self._sent) > _SENT:
                 self._sent.popitem(last=False)
 
-    def close(self) -> None:
-        """End the thread and its connection; who still listens gets ClientClosed."""
-        with self._lock:
-            self._closed.set()
-            thread = self._thread
-            self._ear.wake()
-        self._fail(ClientClosed(_CLOSED))
-        if thread is not None:
-            thread.join(timeout=5)
-        if thread is None or not thread.is_alive():
-            self._ear.close()
-
     # In the thread
 
-    def _serve(self) -> None:
-        tries = retrying(also=Exception, is_over=self._may_end, sleep=self._closed.pause)
-        # The last of them, with which it ends, was logged like the others.
-        with suppress(Exception):
-            tries(self._serve_once)
+    def _open(self) -> _Line:
+        return _Line(self._conninfo, self._ear, self._hear)
 
-    def _serve_once(self) -> None:
-        """Serve over one connection until nobody listens, or it is lost."""
+    def _attend(self, line: _Line) -> None:
+        self._line = line
         try:
-            with closing(_Line(self._conninfo, self._ear, self._hear)) as self._line:
-                try:
-                    self._attend(self._line)
-                except BaseException:
-                    self._deaf_since = self._deaf_since or self._line.heard_until
-                    raise
-        except psycopg.Error as error:
-            if not is_retryable(error):
-                self._fail(translate(error) or error)
-            log.warning("not listening for now: %s", first_line(error))
-            raise
-        except Exception as error:
-            log.exception("listening failed")
-            self._fail(error)
+            self._attend_while_heard(line)
+        except BaseException:
+            self._deaf_since = self._deaf_since or line.heard_until
             raise
 
-    def _may_end(self) -> bool:
-        """Under the lock, so that whoever comes next starts another thread."""
-        with self._lock:
-            self._leave_out_closed()
-            if self._inboxes and not self._closed.is_set():
-                return False
-            self._thread = None
-            self._deaf_since = None
-            self._bells.clear()
+    def _is_wanted(self) -> bool:
+        self._leave_out_closed()
+        if self._inboxes:
             return True
+        self._deaf_since = None
+        self._bells.clear()
+        return False
 
     def _leave_out_closed(self) -> None:
         for channel, inboxes in list(self._inboxes.items()):
@@ -275,10 +240,10 @@ class Hearing:
             else:
                 del self._inboxes[channel]
 
-    def _attend(self, line: _Line) -> None:
+    def _attend_while_heard(self, line: _Line) -> None:
         """Hear, until nobody listens."""
         while line.is_pooled:
-            self._fail(
+            self._fail_all(
                 InvalidArgument(
                     "nothing can listen behind a connection pooler in transaction mode",
                     "give this client the address of the server itself",
@@ -376,7 +341,7 @@ class Hearing:
         with self._lock:
             return [inbox for inboxes in self._inboxes.values() for inbox in inboxes]
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         with self._lock:
             inboxes = [inbox for inboxes in self._inboxes.values() for inbox in inboxes]
             self._inboxes.clear()
@@ -416,9 +381,6 @@ class Hearing:
         else:
             del self._sent[sent]
         return True
-
-
-_CLOSED: Final = "this client was closed while it listened"
 
 
 class _Line:

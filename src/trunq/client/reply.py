@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -23,11 +21,12 @@ import psycopg
 from psycopg import Cursor, Notify
 from psycopg.rows import tuple_row
 
+from trunq.client.attending import Attendant
 from trunq.connection._sync.listener import Listener
 from trunq.connection._sync.opening import open_connection
-from trunq.connection.backoff import Hurry, first_line, is_retryable, retrying
+from trunq.connection.backoff import is_retryable
 from trunq.connection.ear import Ear
-from trunq.errors import ClientClosed, MessageFailed, MessageTooLarge, translate
+from trunq.errors import MessageFailed, MessageTooLarge, translate
 from trunq.record import Reply
 from trunq.wire.array import adapt_arrays, bigint_array
 from trunq.wire.call import Call
@@ -70,31 +69,25 @@ class Waiting:
     pause: float = FIRST_CHECK
 
 
-class Replies:
+class Replies(Attendant["_Listening"]):
     """Replies that somebody waits for, by any number of threads and tasks."""
 
+    doing = "listening for replies"
+    closed = "this client was closed while a result was awaited"
+
     def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
-        self._lock = threading.Lock()
+        super().__init__(conninfo)
         self._waiting: dict[Question, Waiting] = {}
         self._new: set[Question] = set()
-        self._thread: threading.Thread | None = None
-        self._ear = Ear()
-        self._closed = Hurry()
 
     def wait_for(self, question: Question) -> Future[Reply]:
         """A future that gets the reply, or the error why there will be none. `leave` it afterwards."""
         future: Future[Reply] = Future()
         with self._lock:
-            if self._closed.is_set():
-                raise ClientClosed("this client is being closed")
+            self._begin()
             waiting = self._waiting.setdefault(question, Waiting(check_at=monotonic() + FIRST_CHECK))
             waiting.futures.append(future)
             self._new.add(question)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="trunq-replies", daemon=True)
-                self._thread.start()
-            self._ear.wake()
         return future
 
     def leave(self, question: Question, future: Future[Reply]) -> None:
@@ -107,50 +100,18 @@ class Replies:
                     del self._waiting[question]
                     self._ear.wake()
 
-    def close(self) -> None:
-        """End the thread and its connection; who still waits gets ClientClosed."""
-        with self._lock:
-            self._closed.set()
-            thread = self._thread
-            self._ear.wake()
-        self._fail(self._asked(), ClientClosed("this client was closed while a result was awaited"))
-        if thread is not None:
-            thread.join(timeout=5)
-        if thread is None or not thread.is_alive():
-            self._ear.close()
-
     # In the thread
 
-    def _serve(self) -> None:
-        tries = retrying(also=Exception, is_over=self._may_end, sleep=self._closed.pause)
-        # The last of them, with which it ends, was logged like the others.
-        with suppress(Exception):
-            tries(self._serve_once)
+    def _open(self) -> _Listening:
+        return _Listening(self._conninfo, self._ear)
 
-    def _serve_once(self) -> None:
-        """Serve over one connection until nobody waits, or it is lost."""
-        try:
-            with closing(_Listening(self._conninfo, self._ear)) as listening:
-                self._attend(listening)
-        except psycopg.Error as error:
-            if not is_retryable(error):
-                self._fail(self._asked(), translate(error) or error)
-            log.info("not listening for replies for now: %s", first_line(error))
-            raise
-        except Exception as error:
-            log.exception("waiting for replies failed")
-            self._fail(self._asked(), error)
-            raise
+    def _is_wanted(self) -> bool:
+        return bool(self._waiting)
 
-    def _may_end(self) -> bool:
-        """Under the lock, so that whoever comes next starts another thread."""
-        with self._lock:
-            if self._waiting and not self._closed.is_set():
-                return False
-            self._thread = None
-            return True
+    def _fail_all(self, error: Exception) -> None:
+        self._fail(self._asked(), error)
 
-    def _attend(self, listening: _Listening) -> None:
+    def _attend(self, line: _Listening) -> None:
         """Look, and wait for the next reason to look, until nobody waits."""
         questions: set[Question] = set()
         look_at, poll, idle_since = 0.0, FIRST_POLL, monotonic()
@@ -163,17 +124,17 @@ class Replies:
             now = monotonic()
             if now >= look_at:
                 questions = set(self._asked())
-                look_at = now + (_LOOK if listening.listens else poll)
+                look_at = now + (_LOOK if line.listens else poll)
                 poll = min(2 * poll, LONGEST_POLL)
-            self._look(listening, questions)
-            self._check(listening, now)
+            self._look(line, questions)
+            self._check(line, now)
             if self._waiting:
                 idle_since = now
             elif now >= idle_since + (0 if self._closed.is_set() else _LINGER) and self._may_end():
                 return
             with self._lock:
                 until = min([look_at, *(each.check_at for each in self._waiting.values())])
-            heard = listening.wait(max(0.0, (until if self._waiting else idle_since + _LINGER) - monotonic()))
+            heard = line.wait(max(0.0, (until if self._waiting else idle_since + _LINGER) - monotonic()))
             questions = self._heard(heard)
 
     def _heard(self, heard: dict[str, set[int] | None]) -> set[Question]:
