@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pytest
 
 from calling import ask
 from copying import copied_server
@@ -42,4 +43,22 @@ def led(server: Embedded) -> Iterator[Connection]:
     """A session of a server that somebody leads."""
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         ask(connection, "elect", name="me", lease_time="1 day")
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Iterator[Embedded]:
+    """A server in which nothing is wrong, for the tests of a file."""
+    with copied_server(
+        settings={"max_prepared_transactions": "5", "max_slot_wal_keep_size": "1MB"}
+    ) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            ask(connection, "create_queue", queue="work")
+        yield server
+
+
+@pytest.fixture
+def dba(healthy: Embedded) -> Iterator[Connection]:
+    """A session of that server, whose clock may move; somebody leads."""
+    with led(healthy) as connection:
         yield connection

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
 from calling import ask, fetch
 from counting import cost_of
 from engine import Engine
-from trunq import embedded, install
+from growing import each_in_its_database
 
 SIZES = {"small": 2, "large": 20}
 
@@ -38,19 +37,8 @@ end $$
 @pytest.fixture(scope="module")
 def queues() -> Iterator[dict[str, Engine]]:
     """Two queues in databases of their own: ticks are common to all queues."""
-    with embedded.start(settings={"fsync": "off", "autovacuum": "off"}) as server:
-        made = {}
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            for name in SIZES:
-                connection.execute(f"create database {name}".encode())
-        for name, n in SIZES.items():
-            dsn = psycopg.conninfo.make_conninfo(server.dsn, dbname=name)
-            install.install(dsn)
-            made[name] = Engine(psycopg.connect(dsn, autocommit=True), name).create()
-            made[name].connection.execute(BUILD.format(n=n, queue=name).encode())
+    with each_in_its_database(SIZES, BUILD) as made:
         yield made
-        for work in made.values():
-            work.connection.close()
 
 
 def looks(work: Engine) -> list[tuple[int, int]]:

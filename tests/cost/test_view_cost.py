@@ -10,7 +10,7 @@ import pytest
 
 from counting import cost_of
 from engine import Engine
-from trunq import embedded, install
+from growing import each_in_its_database
 
 SIZES = {"small": 3, "large": 30}
 
@@ -53,19 +53,8 @@ end $$
 @pytest.fixture(scope="module")
 def queues() -> Iterator[dict[str, Engine]]:
     """Two queues in databases of their own: some tables are common to all queues."""
-    with embedded.start(settings={"fsync": "off", "autovacuum": "off"}) as server:
-        connections = {}
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            for name in SIZES:
-                connection.execute(f"create database {name}".encode())
-        for name, n in SIZES.items():
-            dsn = psycopg.conninfo.make_conninfo(server.dsn, dbname=name)
-            install.install(dsn)
-            connections[name] = Engine(psycopg.connect(dsn, autocommit=True), name).create()
-            connections[name].connection.execute(BUILD.format(n=n, queue=name).encode())
-        yield connections
-        for work in connections.values():
-            work.connection.close()
+    with each_in_its_database(SIZES, BUILD) as made:
+        yield made
 
 
 def costs(queues: dict[str, Engine], call: str) -> tuple[int, int]:

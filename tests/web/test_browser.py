@@ -12,32 +12,21 @@ from typing import Any
 import psycopg
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from browsing import serve, shop
 from calling import call, new_names
+from chromium import MILLISECONDS, needs_browser
 from copying import copied_server
 from engine import Engine
 from trunq.web import app
 
-CHROMIUM = Path("/usr/bin/chromium")
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "web.png"
-MILLISECONDS = 120_000
 PREFIX = "/ops/trunq"
 
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM.exists(), reason="needs a browser: apt-get install --no-install-recommends chromium"
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield opened
-        opened.close()
+pytestmark = needs_browser
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import httpx
 import psycopg
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
 from browsing import OURS, asked, browse, do, serve, words
 from calling import call, new_names
+from chromium import needs_browser
 from engine import Engine
 from trunq.web import app
 from waiting import wait_until
 
-CHROMIUM = Path("/usr/bin/chromium")
 MILLISECONDS = 120_000
 MANY = 12_000
 
@@ -236,18 +236,7 @@ def test_a_process_that_is_killed_in_the_middle_leaves_it_to_the_leader(
     assert work.ask("count_dead") == 0
 
 
-browser_needed = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs a browser: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield opened
-        opened.close()
-
-
-@browser_needed
+@needs_browser
 @pytest.mark.parametrize("look", [("light", 1280), ("dark", 390)], ids=["light", "dark-phone"])
 def test_groups_sweeps_and_schedules_in_a_browser(
     connection: psycopg.Connection[Any],

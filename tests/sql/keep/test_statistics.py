@@ -13,26 +13,12 @@ import pytest
 from calling import call, fetch, new_names, refused
 from conftest import Connect
 from engine import Engine
-
-MINUTE = 60
+from minutes import roll_up, seconds
 
 
 @pytest.fixture
 def work(session: psycopg.Connection[Any]) -> Engine:
     return Engine(session, next(new_names("counted"))).create(retention="10 days")
-
-
-def seconds(work: Engine, minutes: int, second: int = 30) -> str:
-    """The offset of the clock that makes it that second of the minute so many ahead."""
-    now = work.fetch("select extract(epoch from clock_timestamp())::float8")
-    return f"{(now // MINUTE + minutes) * MINUTE + second - now} seconds"
-
-
-def roll_up(work: Engine, minutes: int) -> None:
-    """When so many minutes more are over."""
-    with work.clock(seconds(work, minutes + 1, 15)):
-        while work.ask("roll_up"):
-            pass
 
 
 def told(work: Engine, minutes: int = 3, **asked: Any) -> list[Any]:

@@ -10,27 +10,14 @@ import pytest
 from calling import fetch, new_names
 from conftest import Connect
 from engine import Engine
+from minutes import MINUTE, roll_up, seconds
 
-MINUTE = 60
 BOUNDS = 18
 
 
 @pytest.fixture
 def work(session: psycopg.Connection[Any]) -> Engine:
     return Engine(session, next(new_names("summed"))).create(retention="10 days")
-
-
-def seconds(work: Engine, minutes: int, second: int = 30) -> str:
-    """The offset of the clock that makes it that second of the minute so many ahead."""
-    now = work.fetch("select extract(epoch from clock_timestamp())::float8")
-    return f"{(now // MINUTE + minutes) * MINUTE + second - now} seconds"
-
-
-def roll_up(work: Engine, minutes: int) -> None:
-    """When so many minutes more are over."""
-    with work.clock(seconds(work, minutes + 1, 15)):
-        while work.ask("roll_up"):
-            pass
 
 
 def totals(work: Engine) -> dict[str, Any]:

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from calling import ask, call, come_back, fetch, move_clock, publish, refused
-from copying import copied_server
 from diagnosing import Connection, findings, follow
 from engine import Engine
 from trunq import install
 from trunq.embedded import Embedded
 from trunq.record import Finding
 from waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def healthy() -> Iterator[Embedded]:
-    with copied_server(
-        settings={"max_prepared_transactions": "5", "max_slot_wal_keep_size": "1MB"}
-    ) as server:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            ask(connection, "create_queue", queue="work")
-        yield server
-
-
-@pytest.fixture
-def dba(healthy: Embedded) -> Iterator[Connection]:
-    """A session of that server, whose clock may move; somebody leads."""
-    with psycopg.connect(healthy.dsn, autocommit=True) as connection:
-        ask(connection, "elect", name="me", lease_time="1 day")
-        yield connection
 
 
 def test_of_a_healthy_database_it_says_nothing(dba: Connection) -> None:

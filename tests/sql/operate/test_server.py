@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -15,24 +14,6 @@ from standby import primary_and_standby
 from trunq import embedded
 from trunq.embedded import Embedded
 from waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def healthy() -> Iterator[Embedded]:
-    with copied_server(
-        settings={"max_prepared_transactions": "5", "max_slot_wal_keep_size": "1MB"}
-    ) as server:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            ask(connection, "create_queue", queue="work")
-        yield server
-
-
-@pytest.fixture
-def dba(healthy: Embedded) -> Iterator[Connection]:
-    """A session of that server, whose clock may move; somebody leads."""
-    with psycopg.connect(healthy.dsn, autocommit=True) as connection:
-        ask(connection, "elect", name="me", lease_time="1 day")
-        yield connection
 
 
 def test_an_old_transaction_is_named_and_ended(healthy: Embedded, dba: Connection) -> None:
