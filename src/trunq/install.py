@@ -263,7 +263,7 @@ def is_applied(where: str | Connection) -> bool:
 
 
 def changed_functions(connection: Connection) -> list[str]:
-    """What is said of each function that somebody changed since the last install; nothing before 0059."""
+    """What is said of each function that somebody changed; nothing where no install has noted them."""
     if _fetch(connection, "select to_regprocedure('trunq._changed_functions()')") is None:
         return []
     with connection.cursor(row_factory=tuple_row) as cursor:
