@@ -112,11 +112,18 @@ async def test_an_event_loop_has_the_same_policy() -> None:
 
 
 def test_no_other_place_has_a_policy_of_its_own() -> None:
-    """But requests to APIs, whose answers say how long to wait, and transactions that met each other."""
+    """But requests to APIs, whose answers say how long to wait, transactions that met each other, and writers of
+    one Delta log, who use the pauses of the one policy.
+    """
     built = re.compile(r"tenacity|pause_after\(|stop_after_|wait_(?:exponential|fixed|random)|2\.0 \*\*")
     found = {
         str(path.relative_to(SOURCE / "trunq"))
         for path in (SOURCE / "trunq").rglob("*.py")
         if built.search(path.read_text())
     }
-    assert found == {"connection/backoff.py", "pipeline/request.py", "worker/slot/transaction.py"}
+    assert found == {
+        "arrow/delta.py",
+        "connection/backoff.py",
+        "pipeline/request.py",
+        "worker/slot/transaction.py",
+    }

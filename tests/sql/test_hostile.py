@@ -67,7 +67,7 @@ def test_whoever_reads_what_postgres_writes_of_a_function_has_it_written_in_one_
     rows = session.execute(
         "select p.oid::regprocedure::text, coalesce(array_to_string(p.proconfig, ' '), '') from pg_proc p"
         " where p.pronamespace in ('trunq'::regnamespace, 'trunq_queue'::regnamespace)"
-        r" and p.prosrc ~ 'pg_get_(functiondef|expr|function_)|regprocedure'"
+        r" and p.prosrc ~ 'pg_get_(functiondef|expr|function_)|::\s*regprocedure'"
     ).fetchall()
     assert len(rows) >= 6
     assert [name for name, settings in rows if "quote_all_identifiers=off" not in settings] == []

@@ -24,6 +24,7 @@ SEES: dict[str, dict[str, set[str]]] = {
     "worker": {
         "lease": {"payload", "headers", "body"},
         "read_batch": {"payload", "headers", "body"},
+        "read_on": {"payload", "headers", "body"},
         "next_batch": set(),
     },
     "reader": {},
@@ -32,6 +33,7 @@ SEES: dict[str, dict[str, set[str]]] = {
         "show_message": {"payload", "headers"},
         "list_dead": {"payload", "headers"},
         "list_replies": {"result"},
+        "read_on": {"payload", "headers", "body"},
     },
     "admin": {},
 }

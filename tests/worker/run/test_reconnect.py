@@ -73,17 +73,17 @@ async def test_all_connections_cut_while_a_handler_runs(queue: Queue, cut: Calla
 
     async with running(worker):
         await entered.wait()
-        # Lease, answers, bell, and three of the leader.
+        # Lease, answers, bell, and four of the leader.
         await async_wait_until(
             lambda: (
                 queue.connection.execute(
                     "select count(*) from pg_stat_activity where datname = current_database()"
                     " and application_name ~ '^trunq (worker|leader)'"
                 ).fetchone()
-                == (6,)
+                == (7,)
             )
         )
-        assert cut() == 6
+        assert cut() == 7
         go.set()
         await async_wait_until(queue.is_done, 120)
         # It is back in all respects: woken by a bell too.

@@ -112,13 +112,9 @@ $$;
 comment on function trunq._diagnose_version is 'Workers of different versions of trunq have run side by side for ten minutes.';
 
 create or replace function trunq._present_workers() returns setof trunq.worker_report
-language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
-  select distinct on (r.queue_id, r.subscription, r.worker, r.host, r.pid) r.*
-  from (select trunq.clock() as now) c cross join lateral (
-    select r.* from trunq.worker_report r
-    where r.at > c.now - interval '30 seconds' and r.at <= c.now
-      and r.segment = any (array[trunq._report_segment(c.now - interval '30 seconds'), trunq._report_segment(c.now)]) offset 0) r
-  order by r.queue_id, r.subscription, r.worker, r.host, r.pid, r.at desc
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select distinct on (r.queue_id, r.process) r.* from (select trunq.clock() as now) c cross join lateral trunq._newest_reports(null, c.now) r
+  where r.at > c.now - interval '30 seconds' order by r.queue_id, r.process, r.at desc
 $$;
 comment on function trunq._present_workers is 'The last report of each worker that has said something within thirty seconds, its last word too.';
 
@@ -197,10 +193,8 @@ begin
   -- A worker speaks every ten seconds, so one that is stopped or cut off is seen before its lease ends.
   for v in
     select q.name, n.* from (
-      select distinct on (r.queue_id, r.subscription, r.worker) r.* from trunq.worker_report r
-      where r.at > v_now - interval '10 minutes' and r.at <= v_now
-        and r.segment = any (array[trunq._report_segment(v_now - interval '10 minutes'), trunq._report_segment(v_now)])
-      order by r.queue_id, r.subscription, r.worker, r.at desc) n
+      select distinct on (r.queue_id, r.subscription, r.worker) r.* from trunq._newest_reports(null, v_now) r
+      where r.at > v_now - interval '10 minutes' order by r.queue_id, r.subscription, r.worker, r.at desc) n
     join trunq.queue q on q.queue_id = n.queue_id
     where n.last_word is null and n.at < v_now - interval '12 seconds' order by q.name, n.subscription, n.worker limit 20
   loop

@@ -56,9 +56,7 @@ begin
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy);
   perform trunq._check_interval(format('lease_time in the policy of subscription "%s"', p_subscription), p_lease_time);
   perform trunq._check_interval(format('time_out in the policy of subscription "%s"', p_subscription), p_time_out, '0');
-  if p_dead_retention < '0' then
-    perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription), 'dead_retention is 0 (for ever) or more');
-  end if;
+  perform trunq._check_interval(format('dead_retention in the policy of subscription "%s"', p_subscription), p_dead_retention, '0');
   if p_mode = 'exclusive' and p_time_out > '0' then
     perform trunq._fail('TQ005', format('subscription "%s" is exclusive: its batches have no time-out', p_subscription),
       'give it to a shared subscription, whose messages workers handle one by one');
@@ -104,8 +102,7 @@ begin
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
-      backoff = coalesce(p_backoff, s.backoff),
-      backoff_base = coalesce(p_backoff_base, s.backoff_base),
+      backoff = coalesce(p_backoff, s.backoff), backoff_base = coalesce(p_backoff_base, s.backoff_base),
       backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
       jitter = coalesce(p_jitter, s.jitter), keep_results = coalesce(p_keep_results, s.keep_results),
       dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end,

@@ -409,7 +409,7 @@ comment on function trunq._dead_ids is
   'The dead_ids that a list, a count, requeue and purge are about: the newest or the oldest p_limit that all filters given find.';
 
 create or replace function trunq._dead_condition() returns text
-language sql immutable parallel safe as $$
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   -- $5 is the time it is asked at.
   select $q$(($4 is null or d.died_at < $5 - $4) and ($6 is null or d.died_at >= $5 - $6)
     and ($7 is null or d.kind = $7) and ($8 is null or d.key = $8)
