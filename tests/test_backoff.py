@@ -112,8 +112,8 @@ async def test_an_event_loop_has_the_same_policy() -> None:
 
 
 def test_no_other_place_has_a_policy_of_its_own() -> None:
-    """But requests to APIs, whose answers say how long to wait, transactions that met each other, and writers of
-    one Delta log, who use the pauses of the one policy.
+    """But requests to APIs, whose answers say how long to wait, transactions that met each other; writers of
+    one Delta log use the pauses of the one policy.
     """
     built = re.compile(r"tenacity|pause_after\(|stop_after_|wait_(?:exponential|fixed|random)|2\.0 \*\*")
     found = {
