@@ -3,18 +3,25 @@
 One process publishes in transactions of 100, another leases 100 and answers them, for some seconds. Beside
 them, on connections of their own: nobody; the duty `sample` every five seconds, as the leader's line of looks
 performs it, with 500 other queues; ten workers that say every ten seconds what they handle; /metrics
-scraped by two every five seconds; all three. A loop sleeps in between, as those do.
+scraped by two every five seconds; all three. A loop sleeps in between, as those do. A watcher's session is
+new in each round, and looks at most queues for the first time.
+
+The second table has what a duty takes of a processor, which other work moves less than rates: in a session
+that has looked at each queue before, as a leader's has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.synchronize import Barrier, Event
+from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -23,10 +30,12 @@ from _bench import (
     Options,
     Table,
     a_second,
+    at_most,
     connect,
     in_turn,
     main,
     median_ratio,
+    milliseconds,
     new_database,
     server,
     settle,
@@ -79,6 +88,65 @@ def measure(options: Options) -> Iterator[Table]:
     for name, rates in figures.items():
         table.add(name, a_second(statistics.median(rates)), f"{median_ratio(figures, name, NOBODY):.3f}")
     yield table
+    yield duties(options)
+
+
+def duties(options: Options) -> Table:
+    """What each duty takes of a processor, beside queues where nothing happens."""
+    table = Table(
+        f"watching, processor, Postgres {options.postgres}",
+        "Milliseconds of the session's processor, mean of 20, and their share of the machine's processors"
+        " when it is done as often as it is; a queue where nothing happens is looked at once a minute.",
+        ["queues", "a sample, every 5 s", "share", "reports of ten workers, every 10 s", "share", "target"],
+    )
+    cores = os.cpu_count() or 1
+    for queues in (1, 50, options.size(500, 60)):
+        with server(options, max_locks_per_transaction=512) as running:
+            dsn = new_database(running)
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                for n in range(queues - 1):
+                    connection.execute("select trunq.create_queue(%s)", (f"other_{n}",))
+                connection.execute("select trunq.let_clock_move()")
+                sample, report = processor(connection)
+        shares = [sample / 5 / cores, report / 10 / cores]
+        table.add(
+            f"{queues:,}",
+            milliseconds(sample),
+            f"{shares[0]:.2%}",
+            milliseconds(report),
+            f"{shares[1]:.3%}",
+            at_most(100 * sum(shares), 1, " %"),
+        )
+    return table
+
+
+def processor(connection: psycopg.Connection[Any]) -> tuple[float, float]:
+    """Seconds of a session's processor for a sample, and for the reports of ten workers."""
+    beyond = 0
+
+    def sample() -> None:
+        nonlocal beyond
+        beyond += 5
+        connection.execute(f"set trunq.clock_offset = '{beyond} s'".encode())
+        connection.execute("select trunq.perform_duty('sample')")
+
+    # Two minutes: each queue was looked at twice.
+    for _ in range(24):
+        sample()
+    taken = []
+    for work, times in ((sample, 20), (lambda: connection.execute(REPORT, (QUEUE,)), 200)):
+        before = used(connection)
+        for _ in range(times):
+            work()
+        taken.append((used(connection) - before) / times)
+    return taken[0], taken[1]
+
+
+def used(connection: psycopg.Connection[Any]) -> float:
+    """Seconds of a processor that its session has used, as the kernel counts them."""
+    fields = Path(f"/proc/{connection.info.backend_pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return float(ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:

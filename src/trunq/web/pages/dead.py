@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, get_args
@@ -110,7 +111,9 @@ async def sweeps(desk: Desk, queue: str | None, *acts: str) -> Panel[list[Any]]:
 async def show_all(desk: Desk, request: Request) -> Response:
     """What messages of all queues died of, and which queues have some."""
     before = whole(request.query_params, "before")
-    status = await statuses(desk)
+    status, look, swept = await asyncio.gather(
+        statuses(desk), grouped(desk, before=before), sweeps(desk, None, "requeue", "purge")
+    )
     rows = sorted((row for row in status.rows or [] if row.dead), key=lambda row: -row.dead)
     return desk.page(
         request,
@@ -118,9 +121,9 @@ async def show_all(desk: Desk, request: Request) -> Response:
         status=status,
         rows=rows[:SHOWN],
         many=len(rows),
-        look=await grouped(desk, before=before),
+        look=look,
         before=before,
-        sweeps=await sweeps(desk, None, "requeue", "purge"),
+        sweeps=swept,
     )
 
 

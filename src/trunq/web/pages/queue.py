@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -97,22 +98,23 @@ async def kinds(desk: Desk, queue: str, subscription: str | None, range: str) ->
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     queue = str(request.path_params["queue"])
-    client = desk.database.client
-    status = await desk.database.panel(
-        ("status", queue), lambda connection: client.status(queue, connection=connection)
-    )
-    queues = await desk.database.panel(
-        "queues", lambda connection: client.list_queues(connection=connection), fresh_for=5
-    )
-    warnings = await desk.database.panel(
-        ("warnings", queue),
-        lambda connection: client.list_warnings(queue, connection=connection),
-        fresh_for=5,
+    client, panel = desk.database.client, desk.database.panel
+    range = chosen(request)
+    status, queues, warnings, course, drawn, by_kind = await asyncio.gather(
+        panel(("status", queue), lambda connection: client.status(queue, connection=connection)),
+        panel("queues", lambda connection: client.list_queues(connection=connection), fresh_for=5),
+        panel(
+            ("warnings", queue),
+            lambda connection: client.list_warnings(queue, connection=connection),
+            fresh_for=5,
+        ),
+        courses(desk, queue),
+        chart(desk, queue, None, range),
+        kinds(desk, queue, None, range),
     )
     mine = [row for row in queues.rows or [] if row.queue == queue]
     if queues.rows is not None and not mine:
         raise QueueNotFound(f"queue {queue} does not exist")
-    range = chosen(request)
     return desk.page(
         request,
         "queue.html",
@@ -120,11 +122,11 @@ async def show(desk: Desk, request: Request) -> Response:
         status=status,
         row=mine[0] if mine else None,
         warnings=warnings,
-        course=(await courses(desk, queue)).rows or {},
+        course=course.rows or {},
         range=range,
         ranges=RANGES,
-        chart=await chart(desk, queue, None, range),
-        kinds=await kinds(desk, queue, None, range),
+        chart=drawn,
+        kinds=by_kind,
     )
 
 

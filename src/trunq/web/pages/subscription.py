@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -19,16 +20,22 @@ async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     queue, subscription = str(request.path_params["queue"]), str(request.path_params["subscription"])
     client, panel = desk.database.client, desk.database.panel
-    status = await panel(("status", queue), lambda connection: client.status(queue, connection=connection))
+    range = chosen(request)
+    status, listed, drawn, by_kind, look = await asyncio.gather(
+        panel(("status", queue), lambda connection: client.status(queue, connection=connection)),
+        panel(
+            ("subscriptions", queue),
+            lambda connection: client.list_subscriptions(queue, connection=connection),
+            fresh_for=5,
+        ),
+        chart(desk, queue, subscription, range),
+        kinds(desk, queue, subscription, range),
+        grouped(desk, queue, subscription),
+    )
     mine = [row for row in status.rows or [] if row.subscription == subscription]
     if status.rows is not None and not mine:
         raise SubscriptionNotFound(f"subscription {subscription} of queue {queue} does not exist")
     row = mine[0] if mine else None
-    listed = await panel(
-        ("subscriptions", queue),
-        lambda connection: client.list_subscriptions(queue, connection=connection),
-        fresh_for=5,
-    )
     known = [each for each in listed.rows or [] if each.subscription == subscription]
     is_shared = row is None or row.mode == "shared"
 
@@ -45,7 +52,6 @@ async def show(desk: Desk, request: Request) -> Response:
         found = await client.list_streams(queue, connection=connection)
         return [each for each in found if each.subscription == subscription]
 
-    range = chosen(request)
     return desk.page(
         request,
         "subscription.html",
@@ -58,7 +64,7 @@ async def show(desk: Desk, request: Request) -> Response:
         stream=await panel(("stream", queue, subscription), streams),
         range=range,
         ranges=RANGES,
-        chart=await chart(desk, queue, subscription, range),
-        kinds=await kinds(desk, queue, subscription, range),
-        look=await grouped(desk, queue, subscription) if known else None,
+        chart=drawn,
+        kinds=by_kind,
+        look=look,
     )

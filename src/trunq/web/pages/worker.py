@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,10 +14,12 @@ from trunq.web.pages.overview import findings
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     client, panel = desk.database.client, desk.database.panel
-    workers = await panel("workers", lambda connection: client.list_workers(connection=connection))
-    reports = await panel("reports", lambda connection: client.list_reports(connection=connection))
-    duties = await panel("duties", lambda connection: client.list_duties(connection=connection), fresh_for=60)
-    wrong = await findings(desk)
+    workers, reports, duties, wrong = await asyncio.gather(
+        panel("workers", lambda connection: client.list_workers(connection=connection)),
+        panel("reports", lambda connection: client.list_reports(connection=connection)),
+        panel("duties", lambda connection: client.list_duties(connection=connection), fresh_for=60),
+        findings(desk),
+    )
     return desk.page(
         request,
         "listing.html",

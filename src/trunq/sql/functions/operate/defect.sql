@@ -151,8 +151,8 @@ comment on function trunq._trigger_defects is 'Triggers that the tables of a que
 create or replace function trunq._function_defects(p_queue trunq.queue) returns table (object text, kind text, defect text, repair text)
 language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = nested set quote_all_identifiers = off as $$
   with wanted as (
-    select trunq._for_queue(p_queue, s.proname) as name, trunq._for_queue(p_queue, pg_get_function_identity_arguments(s.oid)) as arguments,
-      trunq._for_queue(p_queue, s.prosrc) as body
+    select p_queue.name || regexp_replace(s.proname, '^_(lane|unique)?specimen', '') as name,
+      trunq._for_queue(p_queue, pg_get_function_identity_arguments(s.oid)) as arguments, trunq._for_queue(p_queue, s.prosrc) as body
     from pg_proc s left join trunq.function f on f.signature = s.oid::regprocedure::text
     where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
       -- Where the specimen was changed, that is the defect; and of columns of the user's there is one already.

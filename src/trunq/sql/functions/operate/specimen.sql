@@ -111,17 +111,19 @@ create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) re
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
+  -- Each is looked up only where the text has it: a queue has dozens of functions.
   select replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
-    regexp_replace(trunq._with_own_columns(p_queue, p_text), 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
+    regexp_replace(case when strpos(p_text, '/*own_columns*/') > 0 then trunq._with_own_columns(p_queue, p_text) else p_text end,
+      'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
     '''none'' /*unique_on*/', quote_literal(coalesce(p_queue.unique_on, 'none'))),
-    'false /*has_tenants*/', trunq._has_tenants(p_queue)::text),
+    'false /*has_tenants*/', case when strpos(p_text, '/*has_tenants*/') > 0 then trunq._has_tenants(p_queue)::text else '' end),
     'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
     '3 /*last_segment*/', (p_queue.segments - 1)::text),
     '0 /*queue_id*/', p_queue.queue_id::text),
-    '0 /*segment*/', trunq._segment(p_queue)),
-    'coalesce(g.key, '''') /*lane*/', trunq._lane_expression(p_queue.lanes)),
+    '0 /*segment*/', case when strpos(p_text, '/*segment*/') > 0 then trunq._segment(p_queue) else '' end),
+    'coalesce(g.key, '''') /*lane*/', case when strpos(p_text, '/*lane*/') > 0 then trunq._lane_expression(p_queue.lanes) else '' end),
     '_lanespecimen', p_queue.name),
     '_specimen', p_queue.name)
 $$;
