@@ -146,7 +146,8 @@ def used(connection: psycopg.Connection[Any]) -> float:
     """Seconds of a processor that its session has used, as the kernel counts them."""
     fields = Path(f"/proc/{connection.info.backend_pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
-    return float(ticks / os.sysconf("SC_CLK_TCK"))
+    seconds: float = ticks / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
