@@ -106,8 +106,7 @@ async def test_long_kinds_make_no_report_too_long_which_would_end_the_worker(que
     async with running(worker):
         await async_wait_until(
             lambda: any(
-                len(row.handling) == 40
-                for row in call(queue.connection, "list_reports", queue=queue.name)
+                len(row.handling) == 40 for row in call(queue.connection, "list_reports", queue=queue.name)
             )
         )
         told = report(queue).handling
