@@ -68,7 +68,7 @@ class Presence:
             log.warning("its slots are not among those of the fleet: %s", first_line(error))
 
     async def tell(self, connection: AsyncConnection[Any]) -> None:
-        """Say that we are still there: who drains has no slots to offer, and what its slots handle goes on."""
+        """Say that we are still there, and what our slots handle: who drains offers them to nobody."""
         if self._attends:
             await self._report(connection)
 
