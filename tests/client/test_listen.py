@@ -24,6 +24,8 @@ CHANNELS = 1000
 
 HOLDS = "select count(*) from pg_locks where classid = trunq._lock_class('bell') and granted"
 
+FINDS = "select pid from pg_stat_activity where wait_event = 'advisory' and query ~ 'find_place'"
+
 
 @pytest.fixture
 def client(database: str) -> Iterator[Client]:
@@ -171,6 +173,26 @@ def test_a_restart_of_the_server_is_told_to_a_channel_and_nothing_of_a_queue_is_
                 wait_until(lambda: answers(client))
                 ids += [client.publish("orders", n) for n in range(40)]
                 assert [next(orders).id for _ in range(40)] == ids[-40:]  # type: ignore[union-attr]
+
+
+def test_a_session_that_is_cut_while_it_looks_where_to_begin_again_ends_no_loop(
+    client: Client, connection: psycopg.Connection[Any]
+) -> None:
+    client.publish("orders", 1)
+    with client.listen("orders", start="earliest") as heard, ThreadPoolExecutor(1) as threads:
+        assert isinstance(next(heard), Heard)
+        client.drop_queue("orders", force=True)
+        client.create_queue("orders")
+        id = client.publish("orders", 2)
+        lock = "(trunq._lock_class('queue'), queue_id) from trunq.queue"
+        connection.execute(f"select pg_advisory_lock{lock}".encode())
+        found = threads.submit(next, heard)
+        wait_until(lambda: connection.execute(FINDS.encode()).fetchall())
+        ended = connection.execute(FINDS.replace("pid", "pg_terminate_backend(pid, 5000)", 1).encode())
+        assert ended.fetchall() == [(True,)]
+        connection.execute(f"select pg_advisory_unlock{lock}".encode())
+        assert isinstance(found.result(PATIENCE), Missed)
+        assert next(heard).id == id  # type: ignore[union-attr]
 
 
 def test_a_channel_needs_a_connection_of_its_own_and_a_queue_is_polled_without(database: str) -> None:

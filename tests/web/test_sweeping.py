@@ -85,6 +85,14 @@ def test_a_purge_of_many_wants_the_name_and_a_sweep_is_stopped(work: Engine, pag
     assert work.ask("count_dead") == MANY
 
 
+def test_a_sweep_that_runs_is_shown_whatever_was_started_since(work: Engine, page: TestClient) -> None:
+    running = work.ask("start_sweep", act="purge")
+    for _ in range(25):
+        work.ask("carry_sweep", sweep_id=work.ask("start_sweep", act="requeue"))
+    said = page.get(f"/queues/{work.queue}/dead").text
+    assert f'name="sweep_id" value="{running}"' in said
+
+
 def test_a_group_of_several_queues_is_requeued_in_each(
     connection: psycopg.Connection[Any], database: str
 ) -> None:

@@ -190,6 +190,17 @@ def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
     assert len(work.drain()) == 3
 
 
+def test_the_audit_has_each_part_that_cancels_with_its_sweep(work: Engine) -> None:
+    work.publish(5)
+    work.ack(work.lease(1))
+    sweep = work.ask("start_sweep", act="cancel", subscription="default", state="ready")
+    row = carry(work, sweep)
+    assert (row.done, row.kept) == (4, 0)
+    rows = call(work.connection, "list_audit", queue=work.queue, did="cancel")
+    told = [(row.arguments["sweep"], row.arguments["state"], row.messages) for row in rows]
+    assert told == [(sweep, "ready", 4)]
+
+
 def test_of_a_queue_with_lanes_a_part_is_smaller(connection: psycopg.Connection[Any]) -> None:
     work = Engine(connection, next(new_names("sweep"))).create(lanes="key")
     work.run("insert into {log} (key) select 'k' || n %% 50 from generate_series(1, %s) n", PART // 5 + 500)

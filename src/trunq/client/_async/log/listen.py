@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import psycopg
 from psycopg import AsyncConnection
+from tenacity import AsyncRetrying
 
 from trunq.client._async.passing import AsyncPassing
 from trunq.client.heard import READ, Channel, Heard, Missed, Notification
@@ -394,9 +395,11 @@ class AsyncQueueListening(AsyncListening[Heard[Payload] | Missed]):
         # Before the look: what rings meanwhile calls for another one.
         inbox.take()
         try:
-            self._page.extend(await self._read())
-        except TickNotFound:
-            return await self._begin_again()
+            try:
+                self._page.extend(await self._read())
+            except TickNotFound:
+                missed: Missed = await self._tries()(self._begin_again)
+                return missed
         except (psycopg.Error, ClientClosed):
             if self._is_closed:
                 return None
@@ -412,14 +415,19 @@ class AsyncQueueListening(AsyncListening[Heard[Payload] | Missed]):
         return isinstance(headers, dict) and headers.get(STAMP) == self._stamp
 
     async def _read(self) -> list[tuple[Any, ...]]:
-        """The next page; as long as the database is away it tries again."""
+        """The next page."""
         arguments = {"queue": self._queue, "place": self._place, "limit": _PAGE, "filter": self._filter}
+        call = Call("read_on", arguments, READ, raw=True)
+        page: list[tuple[Any, ...]] = await self._tries()(self._client._execute, None, call)
+        return page
+
+    def _tries(self) -> AsyncRetrying:
+        """Does it again as long as the database is away."""
 
         def say(error: BaseException, _failures: int, _pause: float) -> None:
             log.warning("not reading queue %s for now: %s", self._queue, first_line(error))
 
-        tries = async_retrying(is_over=lambda: self._is_closed, say=say)
-        return await tries(self._client._execute, None, Call("read_on", arguments, READ, raw=True))
+        return async_retrying(is_over=lambda: self._is_closed, say=say)
 
     async def _begin_again(self) -> Missed:
         """What came after the place is gone."""

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import psycopg
 from psycopg import Connection
+from tenacity import Retrying
 
 from trunq.client._sync.passing import Passing
 from trunq.client.heard import READ, Channel, Heard, Missed, Notification
@@ -396,9 +397,11 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         # Before the look: what rings meanwhile calls for another one.
         inbox.take()
         try:
-            self._page.extend(self._read())
-        except TickNotFound:
-            return self._begin_again()
+            try:
+                self._page.extend(self._read())
+            except TickNotFound:
+                missed: Missed = self._tries()(self._begin_again)
+                return missed
         except (psycopg.Error, ClientClosed):
             if self._is_closed:
                 return None
@@ -414,14 +417,19 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         return isinstance(headers, dict) and headers.get(STAMP) == self._stamp
 
     def _read(self) -> list[tuple[Any, ...]]:
-        """The next page; as long as the database is away it tries again."""
+        """The next page."""
         arguments = {"queue": self._queue, "place": self._place, "limit": _PAGE, "filter": self._filter}
+        call = Call("read_on", arguments, READ, raw=True)
+        page: list[tuple[Any, ...]] = self._tries()(self._client._execute, None, call)
+        return page
+
+    def _tries(self) -> Retrying:
+        """Does it again as long as the database is away."""
 
         def say(error: BaseException, _failures: int, _pause: float) -> None:
             log.warning("not reading queue %s for now: %s", self._queue, first_line(error))
 
-        tries = retrying(is_over=lambda: self._is_closed, say=say)
-        return tries(self._client._execute, None, Call("read_on", arguments, READ, raw=True))
+        return retrying(is_over=lambda: self._is_closed, say=say)
 
     def _begin_again(self) -> Missed:
         """What came after the place is gone."""

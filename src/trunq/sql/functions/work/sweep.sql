@@ -285,7 +285,8 @@ begin
     v_ids := v_ids[:greatest(v.counted - v.done - v.kept, 0)];
   end if;
   -- Some may have begun, or ended, since they were looked at.
-  select count(distinct c.id) filter (where trunq._is_open(c.state)) into v_count from trunq.cancel(v.queue, v_ids, v.subscription) c;
+  select count(distinct c.id) filter (where trunq._is_open(c.state)) into v_count from trunq._cancel_found(p_queue, v.subscription, v_ids) c;
+  perform trunq._audit(v.act, v.queue, trunq._told_filter(v.filter) || jsonb_build_object('sweep', v.sweep_id, 'subscription', v.subscription), v_count);
   v.done := v.done + v_count;
   v.kept := v.kept + cardinality(v_ids) - v_count;
   v.looked := v.looked + cardinality(v_places.ids);
