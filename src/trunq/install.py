@@ -36,6 +36,11 @@ _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, '
 _PATH: Final = "set local search_path = pg_catalog, pg_temp;"
 """What is bound here (queries, defaults, views, bodies) never means somebody's own functions."""
 
+_UNBOUNDED: Final = """select set_config(name, '0', true)
+from unnest('{statement_timeout,transaction_timeout,idle_in_transaction_session_timeout}'::text[]) name
+where current_setting(name, true) <> '0';"""
+"""Limits of a role or a database are for its work, and end no upgrade halfway; pg_dump does the same."""
+
 _LATE_BOUND: Final = "set local check_function_bodies = off;"
 """Functions in `language sql` may name what a later file makes."""
 
@@ -75,7 +80,7 @@ _LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms';"
 _BLOCKED: Final = "an open transaction stands in the way of this upgrade, and nothing was changed"
 _UNBLOCK: Final = "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or wait for its end"
 
-_NEEDED: Final = "something of yours needs what this upgrade replaces, and this step of it changed nothing"
+_NEEDED: Final = "something of yours needs what this upgrade replaces, and this step changed nothing"
 _UNNEEDED: Final = (
     "keep what made it (pg_get_viewdef() of a view, pg_get_functiondef() of a function), drop it, upgrade, and"
     " make it again: functions may have other columns then"
@@ -371,6 +376,7 @@ def transaction(where: str | Connection) -> Iterator[Connection]:
         try:
             with where.transaction():
                 _run(where, _PATH)
+                _run(where, _UNBOUNDED)
                 yield where
         finally:
             where.isolation_level = level

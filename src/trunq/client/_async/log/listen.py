@@ -44,7 +44,7 @@ _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
 _AGAIN: Final = timedelta(minutes=1)
-"""How far behind where it stood a listener begins whose place a failover lost: clocks of two servers differ."""
+"""How far before where it stood a listener begins whose place a failover lost: clocks of servers differ."""
 STAMP: Final = "trunq_client"
 """The header by which a client knows what it published itself."""
 
