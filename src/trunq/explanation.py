@@ -265,8 +265,8 @@ def _explain_database(error: psycopg.Error) -> Explanation | None:
         case psycopg.errors.LockNotAvailable():
             return Explanation(
                 f"somebody else has what this needs, for longer than lock_timeout allows: {first_line}",
-                "pg_stat_activity (xact_start) or pg_prepared_xacts shows whose transaction is open; end it, or"
-                " try again",
+                "pg_stat_activity (xact_start) or pg_prepared_xacts shows who has a transaction open; end it,"
+                " or try again",
             )
         case psycopg.errors.DiskFull():
             return Explanation(

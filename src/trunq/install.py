@@ -82,8 +82,8 @@ _UNBLOCK: Final = "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; 
 
 _NEEDED: Final = "something of yours needs what this upgrade replaces, and this step changed nothing"
 _UNNEEDED: Final = (
-    "keep what made it (pg_get_viewdef() of a view, pg_get_functiondef() of a function), drop it, upgrade, and"
-    " make it again: functions may have other columns then"
+    "keep what made it (pg_get_viewdef() of a view, pg_get_functiondef() of a function), drop it, upgrade,"
+    " and make it again: functions may have other columns then"
 )
 
 _THEN: Final = ", and then each queue in one of its own"
