@@ -164,6 +164,14 @@ def _clock(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator
 
 
 def _wake_up(dsn: str, connection: psycopg.Connection) -> Iterator[Finding]:
+    if connection.execute("select pg_is_in_recovery()").fetchone() == (True,):
+        yield _finding(
+            "wake-up",
+            "unseen",
+            "this server is a standby, where nothing can listen; what is said of the rest is what it has by now",
+            "give the address of the primary",
+        )
+        return
     channel = f"trunq_doctor_{uuid4().hex}"
     with open_connection(complete(dsn, "trunq doctor")) as ear:
         ear.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
