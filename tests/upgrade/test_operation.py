@@ -366,17 +366,17 @@ def test_a_view_that_needs_what_a_migration_replaces_is_named_and_the_hint_helps
     ask(session, "create_queue", queue="orders")
     made = "create view public.my_dead as select dead_id from trunq.list_dead('orders')"
     session.execute(made.encode())
-    session.execute("create view public.my_rows as select kind from trunq.dead")
+    session.execute("create view public.my_rows as select name from trunq.leader")
     drops = """do $$ begin execute format('drop function %s',
         (select p.oid::regprocedure from pg_proc p where proname = 'list_dead')); end $$"""
     newer = [
         Migration(install.newest() + 1, "9998_function.sql", drops),
-        Migration(install.newest() + 2, "9999_column.sql", "alter table trunq.dead alter kind type varchar"),
+        Migration(install.newest() + 2, "9999_column.sql", "alter table trunq.leader alter name type varchar"),
     ]
     known = install.migrations()
     monkeypatch.setattr(install, "migrations", lambda: (*known, *newer))
     before = fetch(session, "select max(number) from trunq.migration")
-    for view, needed in (("my_dead", "function .*list_dead"), ("my_rows", "column .*kind")):
+    for view, needed in (("my_dead", "function .*list_dead"), ("my_rows", "column .*name")):
         with pytest.raises(SchemaError, match=f"view .*{view} depends on {needed}") as caught:
             install.install(database)
         assert "changed nothing" in str(caught.value)

@@ -24,7 +24,8 @@ _QUEUES = """
 # Of a rule or a default, the view or table that has it.
 _YOURS = """
     select distinct
-      format('%s %s', i.type, i.identity), used.name, format('%s %s', used.type, used.identity)
+      format('%s %s', i.type, i.identity), split_part(split_part(used.identity, '(', 1), '.', 2),
+      format('%s %s', used.type, used.identity)
     from pg_depend d
     cross join lateral pg_identify_object(d.refclassid, d.refobjid, 0) used
     left join pg_rewrite r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid
