@@ -37,10 +37,12 @@ PAUSES: Final = 20
 KEPT: Final = 500
 """Answers that are kept, to be shown when the next one does not come."""
 
-# By set_config, in one statement for all of them: a pooler passes no options of a connection on.
+# By set_config, in one statement for all of them: a pooler passes no options of a connection on. A standby
+# takes no setting that lets it write; what does write there is refused as anywhere that is read-only.
 _BOUNDS: Final = """
-select set_config('transaction_read_only', %s, true), set_config('statement_timeout', %s, true),
-  set_config('lock_timeout', %s, true), set_config('trunq.who', %s, true), trunq.clock()
+select set_config('transaction_read_only', case when pg_is_in_recovery() then 'on' else %s end, true),
+  set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true),
+  set_config('trunq.who', %s, true), trunq.clock()
 """
 
 T = TypeVar("T")

@@ -1866,8 +1866,9 @@ class Passing(Access):
 
         Returns where fewer than `limit` are left, a last row without an id: its place is where to read on,
         with the time up to which all was read. No row: nothing was committed since. Raises QueueNotFound,
-        InvalidArgument, WrongIsolation, ClusterChanged; TickNotFound when messages after the place are gone:
-        `find_place` finds where to begin again.
+        InvalidArgument, WrongIsolation, ClusterChanged; TickNotFound when messages after the place are gone,
+        or it is one of another database, or one that a failover or a restore lost: `find_place` finds where
+        to begin again.
         """
         return self._records(
             connection,

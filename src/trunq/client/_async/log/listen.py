@@ -7,7 +7,8 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Self, TypeVar, overload
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from trunq.connection.backoff import async_retrying, first_line
 from trunq.connection.bridge import AsyncBridge
 from trunq.connection.given import AsyncGiven, require_connection
 from trunq.errors import ClientClosed, InvalidArgument, TickNotFound
+from trunq.record import Place
 from trunq.wire.call import Call, explained
 from trunq.wire.json import json_text
 from trunq.wire.name import check_name
@@ -42,6 +44,8 @@ _POLL: Final = 5.0
 _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
+_AGAIN: Final = timedelta(minutes=1)
+"""How far before where it stood a listener begins whose place a failover lost: clocks of servers differ."""
 STAMP: Final = "trunq_client"
 """The header by which a client knows what it published itself."""
 
@@ -430,8 +434,18 @@ class AsyncQueueListening(AsyncListening[Heard[Payload] | Missed]):
         return async_retrying(is_over=lambda: self._is_closed, say=say)
 
     async def _begin_again(self) -> Missed:
-        """What came after the place is gone."""
+        """What came after the place is gone; or the place is, by a failover that lost it."""
         await self._hear_bell()
-        (found,) = await self._client.find_place(self._queue, "earliest")
+        found = await self._find_again()
         since, (self._place, self._read_at) = self._read_at, found
-        return Missed(since, found.created_at)
+        until = found.created_at
+        return Missed(since and min(since, until), max(since or until, until))
+
+    async def _find_again(self) -> Place:
+        if self._read_at is not None:
+            # What a failover lost lay behind all that is left, of which no more comes again than need be.
+            with suppress(TickNotFound):
+                (found,) = await self._client.find_place(self._queue, None, self._read_at - _AGAIN)
+                return found
+        (found,) = await self._client.find_place(self._queue, "earliest")
+        return found
