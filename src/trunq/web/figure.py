@@ -137,7 +137,7 @@ def bars(row: Any, begin: datetime, end: datetime, now: datetime) -> list[Bar]:
             outcome,
             leased,
             done,
-            f"attempt {attempt.get('attempt')}: {outcome}{who}, {took}",
+            f"attempt {attempt.get('attempt')}: {outcome.replace('_', ' ')}{who}, {took}",
             attempt.get("error"),
         )
         at = done

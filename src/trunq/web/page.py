@@ -135,7 +135,10 @@ def environment() -> Environment:
         "about": figure.about,
         "size": figure.size,
         "json": _pretty,
+        "pairs": _pairs,
+        "setting": _setting,
         "exact": _exact,
+        "clock": lambda time: f"{time.astimezone(UTC):%H:%M:%S.%f}"[:12],
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
@@ -148,6 +151,24 @@ def _pretty(value: Any) -> str:
     return (
         value if value == HIDDEN else json.dumps(value, indent=2, ensure_ascii=False, default=display.plain)
     )
+
+
+def _pairs(value: Any) -> str:
+    """A JSON object in a line, without its braces."""
+    if not isinstance(value, dict):
+        return _setting(value)
+    return ", ".join(f"{name.replace('_', ' ')} {_setting(each)}" for name, each in value.items())
+
+
+def _setting(value: Any) -> str:
+    """A value in a line; times are in UTC, as everywhere on these pages."""
+    match value:
+        case datetime():
+            return _exact(value)
+        case list():
+            return ", ".join(_setting(each) for each in value)
+        case _:
+            return display.text(value)
 
 
 def _exact(value: datetime) -> str:
@@ -178,6 +199,10 @@ class Column:
         """Whether it stands at the right."""
         return self.kind in ("number", "size", "length", "id")
 
+    def is_told(self, row: Any) -> bool:
+        """Whether a row has anything to show here."""
+        return getattr(row, self.name) not in (None, "", [], {})
+
 
 @dataclass(frozen=True, slots=True)
 class Act:
@@ -200,6 +225,12 @@ class Section:
     command: str = ""
     acts: Callable[[Any], list[Act]] | None = None
     note: str = ""
+
+    @property
+    def shown(self) -> list[Column]:
+        """The first column, and those of which any row has something to show."""
+        first, *others = self.columns
+        return [first, *(each for each in others if any(map(each.is_told, self.panel.rows or ())))]
 
 
 Given = QueryParams | FormData

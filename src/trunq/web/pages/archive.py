@@ -34,7 +34,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("is_filled", "yes"),
                 ),
                 "No queue has an archive.",
-                "trunq archive create orders --for '1 year'",
+                "trunq archive create orders --for 365d",
             ),
             Section(
                 "Takers",

@@ -20,7 +20,7 @@ async def show(desk: Desk, request: Request) -> Response:
         fresh_for=2,
     )
     # What somebody asked for may hold a part of what is hidden.
-    told = () if desk.hidden else (Column("arguments", "json"),)
+    told = () if desk.hidden else (Column("arguments", "pairs"),)
     return desk.page(
         request,
         "listing.html",

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunq import display
 from trunq.web.page import Act, Column, Desk, Section
 from trunq.web.pages.overview import findings
+
+AREAS = ("leader", "workers", "bells")
+"""Of the findings, those about processes."""
+NAMED = 3
+"""Of the messages that a worker handles, so many are named."""
+
+
+class _Report:
+    """What a worker said, with what it handles in words."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+        told = [_handled(each, row.seen_at) for each in row.handling[:NAMED]]
+        if len(row.handling) > NAMED:
+            told.append(f"{len(row.handling) - NAMED} more")
+        self.handles = ", ".join(told)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._row, name)
+
+
+def _handled(message: dict[str, Any], seen_at: datetime) -> str:
+    kind = f" ({message['kind']})" if message.get("kind") else ""
+    since = message.get("since")
+    took = f" for {display.interval(seen_at - datetime.fromisoformat(since))}" if since else ""
+    return f"{message.get('id')}{kind}{took}"
 
 
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     client, panel = desk.database.client, desk.database.panel
     workers = await panel("workers", lambda connection: client.list_workers(connection=connection))
-    reports = await panel("reports", lambda connection: client.list_reports(connection=connection))
+
+    async def said(connection: Any) -> list[Any]:
+        return [_Report(row) for row in await client.list_reports(connection=connection)]
+
+    reports = await panel("reports", said)
     duties = await panel("duties", lambda connection: client.list_duties(connection=connection), fresh_for=60)
     wrong = await findings(desk)
     return desk.page(
@@ -21,7 +55,7 @@ async def show(desk: Desk, request: Request) -> Response:
         "listing.html",
         title="Workers",
         lead="",
-        findings=[each for each in wrong.rows or [] if each.area in ("leader", "worker")],
+        findings=[each for each in wrong.rows or [] if each.area in AREAS],
         sections=[
             Section(
                 "Workers",
@@ -42,7 +76,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("connections", "number"),
                 ),
                 "No worker is at work.",
-                "trunq worker handlers:handlers",
+                "trunq worker shop:worker",
                 acts=lambda row: (
                     [Act("free_worker", "Free", {"worker": row.worker}, asks=True)] if row.leases else []
                 ),
@@ -60,7 +94,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("version"),
                     Column("began_at", "ago", "began"),
                     Column("seen_at", "ago", "said so"),
-                    Column("handling", "json"),
+                    Column("handles"),
                 ),
                 "No worker has said anything within an hour.",
             ),
