@@ -197,7 +197,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether it stands at the right."""
-        return self.kind in ("number", "size", "length", "id")
+        return self.kind in ("number", "size", "length", "rate", "id")
 
     def is_told(self, row: Any) -> bool:
         """Whether a row has anything to show here."""

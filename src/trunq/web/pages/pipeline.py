@@ -42,7 +42,7 @@ COLUMNS = (
     Column("said", "state", "state"),
     Column("source"),
     Column("sink"),
-    Column("age", "length", "sink is behind by"),
+    Column("age", "length", "behind"),
     Column("runs", "number"),
     Column("last_ended_at", "ago", "last run"),
     Column("next_due", "ago"),
@@ -135,7 +135,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("newest_at", "ago"),
                     Column("example", "json"),
                 ),
-                "No row broke a rule.",
+                "No row has broken a rule of this pipeline.",
             ),
             Section(
                 "Instances",
@@ -150,7 +150,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("quarantined", "number"),
                     Column("error", "error"),
                 ),
-                'It has one state for everybody. One for each customer comes with: per = "message.customer"',
+                'It has one state for all rows. To give each customer one, its definition says: per = "message.customer"',
             ),
         ],
     )

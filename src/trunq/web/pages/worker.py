@@ -54,7 +54,7 @@ async def show(desk: Desk, request: Request) -> Response:
         request,
         "listing.html",
         title="Workers",
-        lead="",
+        lead="Which processes work, what each holds and handles, and what the leader does.",
         findings=[each for each in wrong.rows or [] if each.area in AREAS],
         sections=[
             Section(
@@ -72,7 +72,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("held", "number"),
                     Column("since", "ago", "holds since"),
                     Column("until", "ago", "lease ends"),
-                    Column("seen_at", "ago"),
+                    Column("seen_at", "ago", "reported"),
                     Column("connections", "number"),
                 ),
                 "No worker is at work.",
@@ -80,10 +80,10 @@ async def show(desk: Desk, request: Request) -> Response:
                 acts=lambda row: (
                     [Act("free_worker", "Free", {"worker": row.worker}, asks=True)] if row.leases else []
                 ),
-                note="Free ends what a worker holds, for one whose machine is gone.",
+                note="Free is for a worker whose machine is gone: others get its messages at once.",
             ),
             Section(
-                "What they said last",
+                "Reports of the last hour",
                 reports,
                 (
                     Column("worker", "name"),
@@ -93,10 +93,10 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("pid", "number"),
                     Column("version"),
                     Column("began_at", "ago", "began"),
-                    Column("seen_at", "ago", "said so"),
+                    Column("seen_at", "ago", "reported"),
                     Column("handles"),
                 ),
-                "No worker has said anything within an hour.",
+                "No worker has reported within an hour. Each does so every ten seconds.",
             ),
             Section(
                 "Duties of the leader",
@@ -105,7 +105,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("duty", "name"),
                     Column("line"),
                     Column("every", "length"),
-                    Column("per_queue", "yes", "for each queue"),
+                    Column("per_queue", "yes", "once per queue"),
                 ),
                 "There is no duty.",
             ),
