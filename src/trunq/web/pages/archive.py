@@ -67,7 +67,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("open", "number", "open leases passed"),
                     Column("taken_at", "ago"),
                 ),
-                "Nobody takes the history of a queue into a lake. A pipeline of this name does:",
+                "Nobody takes the history of a queue into a lake. This keeps it for the pipeline named lake:",
                 "trunq taker create orders lake",
             ),
             Section(
