@@ -19,6 +19,7 @@ from calling import ask, call, new_names
 from conftest import Connect
 from deploying import parse
 from engine import Engine
+from trunq.web.page import hinted
 from trunq.web.pages import PAGES
 from waiting import wait_until
 
@@ -102,6 +103,18 @@ def test_a_worker_that_is_silent_is_said_first_and_what_it_handles_is_in_words(
     with browse(database) as page:
         text = wait_until(lambda: "has said nothing" in (told := seen(page, "/workers")) and told)
     assert f"{id} (placed) for 3m" in text
+
+
+def test_a_hint_is_a_sentence_in_which_commands_are_set_apart() -> None:
+    shown = {
+        "start a worker, or: trunq leader": "Start a worker, or: <code>trunq leader</code>",
+        "trunq db upgrade --repair": "<code>trunq db upgrade --repair</code>",
+        "select trunq.free_worker('a''s (1)') hands them on": "<code>select trunq.free_worker(&#39;a&#39;&#39;s (1)&#39;)"
+        "</code> hands them on",
+        "end <b>: select pg_terminate_backend(7)": "End &lt;b&gt;: <code>select pg_terminate_backend(7)</code>",
+        "see: trunq dead list a, or trunq web": "See: trunq dead list a, or trunq web",
+    }
+    assert {hint: str(hinted(hint)) for hint in shown} == shown
 
 
 def test_a_list_leaves_out_what_no_row_has(connection: psycopg.Connection[Any], database: str) -> None:

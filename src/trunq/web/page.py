@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any, Final, TypeVar, get_args
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -138,6 +140,7 @@ def environment() -> Environment:
         "pairs": _pairs,
         "setting": _setting,
         "exact": _exact,
+        "hint": hinted,
         "clock": lambda time: f"{time.astimezone(UTC):%H:%M:%S.%f}"[:12],
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
@@ -169,6 +172,23 @@ def _setting(value: Any) -> str:
             return ", ".join(_setting(each) for each in value)
         case _:
             return display.text(value)
+
+
+_COMMAND: Final = re.compile(
+    r"""(?P<sql>select\s(?:trunq|pg)[\w.]*\((?:'(?:[^']|'')*'|[^()'])*\))"""
+    r"""|(?:^|(?<=:\s))(?P<shell>trunq\s[^,;.]+)$"""
+)
+"""Statements in a hint, and a command of the shell that is all of it or its end."""
+
+
+def hinted(text: str) -> Markup:
+    """A hint as a sentence, with what is to be typed set apart."""
+    said = text if text.startswith(("trunq ", "select ")) else text[:1].upper() + text[1:]
+    shown, at = Markup(""), 0
+    for found in _COMMAND.finditer(said):
+        shown += escape(said[at : found.start()]) + Markup("<code>{}</code>").format(found[0])
+        at = found.end()
+    return shown + escape(said[at:])
 
 
 def _exact(value: datetime) -> str:
