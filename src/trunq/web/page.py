@@ -141,6 +141,7 @@ def environment() -> Environment:
         "setting": _setting,
         "exact": _exact,
         "hint": hinted,
+        "in_utc": lambda text: _OFFSET.sub(r"\1 UTC", text),
         "clock": lambda time: f"{time.astimezone(UTC):%H:%M:%S.%f}"[:12],
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
@@ -154,6 +155,9 @@ def _pretty(value: Any) -> str:
     return (
         value if value == HIDDEN else json.dumps(value, indent=2, ensure_ascii=False, default=display.plain)
     )
+
+
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
 
 
 def _pairs(value: Any) -> str:
@@ -170,6 +174,12 @@ def _setting(value: Any) -> str:
             return _exact(value)
         case list():
             return ", ".join(_setting(each) for each in value)
+        case float():
+            return f"{value:.4g}"
+        case "infinity":
+            return "it is resumed"
+        case str() if _MOMENT.fullmatch(value):
+            return _exact(datetime.fromisoformat(value))
         case _:
             return display.text(value)
 
@@ -189,6 +199,10 @@ def hinted(text: str) -> Markup:
         shown += escape(said[at : found.start()]) + Markup("<code>{}</code>").format(found[0])
         at = found.end()
     return shown + escape(said[at:])
+
+
+_OFFSET: Final = re.compile(r"(\d\d:\d\d:\d\d)\+00\b")
+"""How Postgres writes a time of UTC into a sentence."""
 
 
 def _exact(value: datetime) -> str:
@@ -217,7 +231,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether it stands at the right."""
-        return self.kind in ("number", "size", "length", "rate", "id")
+        return self.kind in ("number", "estimate", "size", "length", "rate", "id")
 
     def is_told(self, row: Any) -> bool:
         """Whether a row has anything to show here."""

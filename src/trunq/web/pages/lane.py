@@ -48,8 +48,7 @@ async def show(desk: Desk, request: Request) -> Response:
                 "Lanes",
                 listed,
                 (
-                    Column("lane", "name"),
-                    Column("priority", "number"),
+                    Column("named", "name", "lane"),
                     Column("subscription"),
                     Column("waiting", "number"),
                     Column("running", "number"),
@@ -74,6 +73,9 @@ class _Lane:
 
     def __init__(self, subscription: str, row: Any) -> None:
         self._row, self.subscription = row, subscription
+        # Lanes by key have no priority, and those by priority no name.
+        priority = f"priority {row.priority}" if row.priority or not row.lane else ""
+        self.named = ", ".join(filter(None, (row.lane, priority)))
         self.waiting = f"{row.depth:,}{'+' if row.is_more else ''}"
         self.state = "paused" if row.is_paused else ""
 

@@ -20,6 +20,7 @@ class _State:
 
     def __init__(self, row: Any) -> None:
         self._row = row
+        self.way = f"{row.source} → {row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
         )
@@ -40,8 +41,7 @@ def _acts(row: Any) -> list[Act]:
 COLUMNS = (
     Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}"),
     Column("said", "state", "state"),
-    Column("source"),
-    Column("sink"),
+    Column("way", label="from, to"),
     Column("age", "length", "behind"),
     Column("runs", "number"),
     Column("last_ended_at", "ago", "last run"),

@@ -90,7 +90,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("state", "state"),
                     Column("queue", "link", link=lambda row: f"/queues/{row.queue}"),
                     Column("host"),
-                    Column("pid", "number"),
+                    Column("pid", "id"),
                     Column("version"),
                     Column("began_at", "ago", "began"),
                     Column("seen_at", "ago", "reported"),
