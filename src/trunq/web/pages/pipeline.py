@@ -23,7 +23,8 @@ class _State:
         self.way = f"{row.source} → {row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
-        )
+        ) or ("failed" if row.error else "")
+        self.bad_rows = row.quarantined or None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._row, name)
@@ -43,10 +44,9 @@ COLUMNS = (
     Column("said", "state", "state"),
     Column("way", label="from, to"),
     Column("age", "length", "behind"),
-    Column("runs", "number"),
     Column("last_ended_at", "ago", "last run"),
     Column("next_due", "ago"),
-    Column("quarantined", "number"),
+    Column("bad_rows", "number", "quarantined"),
     Column("error", "error"),
 )
 
