@@ -20,7 +20,7 @@ class _State:
 
     def __init__(self, row: Any) -> None:
         self._row = row
-        self.way = f"{row.source} → {row.sink}"
+        self.way = f"{row.source}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
         ) or ("failed" if row.error else "")
