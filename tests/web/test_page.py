@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,9 @@ from starlette.testclient import TestClient
 from browsing import browse, shop
 from calling import ask, call, new_names
 from conftest import Connect
+from deploying import parse
 from engine import Engine
+from trunq.web.page import hinted
 from trunq.web.pages import PAGES
 from waiting import wait_until
 
@@ -61,10 +64,16 @@ def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
     call(connection, "create_queue", queue=empty)
     names = {"queue": empty, "subscription": "default"}
     with browse(database) as page:
-        for path, _ in PAGES:
-            if "{" not in path or set(re.findall(r"{([\w:]+)}", path)) <= names.keys():
-                text = seen(page, path.format_map(names))
-                assert "Nothing to show" not in text, text
+        shown = [path for path, _ in PAGES if {*re.findall(r"{([\w:]+)}", path)} <= names.keys()]
+        suggested = set()
+        for path in shown:
+            text = seen(page, path.format_map(names))
+            assert "Nothing to show" not in text, text
+            suggested |= {*re.findall(r"<code>trunq ([^<]*)</code>", page.get(path.format_map(names)).text)}
+        assert len(suggested) > 10
+        for command in suggested:
+            # Raises where the shell would refuse it.
+            parse(shlex.split(html.unescape(command.removesuffix(" --help"))))
         assert f"trunq publish {empty}" in seen(page, f"/queues/{empty}/messages")
         assert "trunq schedule create" in seen(page, "/schedules")
         assert "trunq pipeline create" in seen(page, "/pipelines")
@@ -79,6 +88,43 @@ def test_what_a_worker_said_last_is_told(connection: psycopg.Connection[Any], da
     ask(connection, "_report", worker="ada", **said, **more)
     with browse(database) as page:
         assert "ada ✕ killed orders shop-3 7 0.1.0" in seen(page, "/workers")
+
+
+def test_a_worker_that_is_silent_is_said_first_and_what_it_handles_is_in_words(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    orders = Engine(connection, "orders").create()
+    (id,) = orders.publish(1)
+    orders.lease(1, worker="ada")
+    said = {"queues": ["orders"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    handling = Jsonb([{"queue": "orders", "id": id, "kind": "placed", "seconds": 180.0}])
+    with orders.clock("-20 seconds"):
+        ask(connection, "_report", worker="ada", **said, version="0.1.0", slots=4, handling=handling)
+    with browse(database) as page:
+        text = wait_until(lambda: "has said nothing" in (told := seen(page, "/workers")) and told)
+    assert f"{id} (placed) for 3m" in text
+
+
+def test_a_hint_is_a_sentence_in_which_commands_are_set_apart() -> None:
+    shown = {
+        "start a worker, or: trunq leader": "Start a worker, or: <code>trunq leader</code>",
+        "trunq db upgrade --repair": "<code>trunq db upgrade --repair</code>",
+        "select trunq.free_worker('a''s (1)') hands them on": "<code>select trunq.free_worker(&#39;a&#39;&#39;s (1)&#39;)"
+        "</code> hands them on",
+        "end <b>: select pg_terminate_backend(7)": "End &lt;b&gt;: <code>select pg_terminate_backend(7)</code>",
+        "see: trunq dead list a, or trunq web": "See: trunq dead list a, or trunq web",
+    }
+    assert {hint: str(hinted(hint)) for hint in shown} == shown
+
+
+def test_a_list_leaves_out_what_no_row_has(connection: psycopg.Connection[Any], database: str) -> None:
+    mail = Engine(connection, "mail").create(lanes="key")
+    mail.run("insert into {log} (key, payload) values ('acme', '1')")
+    with browse(database) as page:
+        assert "rank" not in seen(page, "/queues/mail/lanes").split()
+        call(connection, "set_lane", queue="mail", subscription="default", lane="acme", rank=7)
+        page.app.state.database.forget()  # type: ignore[attr-defined]
+        assert "rank" in seen(page, "/queues/mail/lanes").split()
 
 
 def test_a_database_without_a_queue_says_how_to_make_one(database: str) -> None:

@@ -40,10 +40,10 @@ def list_sweeps(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List what was, or is, requeued, purged or cancelled in parts: how far it is, what it did, what it left.
+    """List sweeps, which requeue, purge or cancel many messages in parts, and how far each is.
 
-    kept: what matched and was left as it was: deleted, its unique key held by another message, over, or taken
-    by somebody else. A sweep that is refused was asked for by a role that lost its rights.
+    kept is how many matched and were left as they were: deleted, finished, held by somebody else, or with
+    a unique key that another message has. A refused sweep was started by a role that has lost its rights.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_sweeps(queue, limit, before)]
