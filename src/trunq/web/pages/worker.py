@@ -21,7 +21,7 @@ async def show(desk: Desk, request: Request) -> Response:
         "listing.html",
         title="Workers",
         lead="",
-        findings=[each for each in wrong.rows or [] if each.area in ("leader", "worker")],
+        findings=[each for each in wrong.rows or [] if each.area in ("leader", "workers")],
         sections=[
             Section(
                 "Workers",
