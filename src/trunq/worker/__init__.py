@@ -377,12 +377,16 @@ class Worker(Now, WorkerHabits):
         if self._run is not None:
             raise RuntimeError("this worker is running already")
         options = self._options()
+        async with Health(self.health, self._why_not_ready):
+            await self._serve(options)
+
+    async def _serve(self, options: Options) -> None:
+        """What probes are answered beside."""
         self._loop = asyncio.get_running_loop()
         self._run = Run(options, self._registry, self.statistics)
         try:
-            async with Health(self.health, self._why_not_ready):
-                with translated:
-                    await self._run.serve()
+            with translated:
+                await self._run.serve()
         finally:
             self._run = None
 
