@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 import zlib
 from collections import Counter, defaultdict
@@ -24,6 +25,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from deltalake import DeltaTable
@@ -34,6 +36,7 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1000)
 
+AT = re.compile(r"live at (http://127\.0\.0\.1:\d+/)")
 REPLAY = "15"
 """Seconds for the year; the counts do not depend on it."""
 
@@ -52,15 +55,39 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """A run stopped by Ctrl-C while flights are handled."""
+def shown() -> list[str]:
+    """Addresses of the dashboard, as the run printed them."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, shown: list[str]) -> Ran:
+    """A run stopped by Ctrl-C while flights are handled, and a browser sees them."""
     directory = tmp_path_factory.mktemp("main_job")
-    with started(directory, "--replay", "60") as run:
+    with started(directory, "--replay", "60", "--web") as run:
+        said: list[str] = []
+        assert run.stdout is not None
+        listening = threading.Thread(target=lambda out: [said.append(line) for line in out], args=[run.stdout])
+        listening.start()
+        wait_until(lambda: AT.search("".join(said)), timeout=200, what="it says where the dashboard is")
+        shown.extend(AT.findall("".join(said)))
         wait_until(lambda: logs_say(directory, "did not answer"), timeout=200, what="flights are handled")
+        # As they are handled, the row of the queue changes.
+        first = wait_until(lambda: row_of("flights", shown[0]))
+        wait_until(lambda: row_of("flights", shown[0]) not in ("", first), what="the page is live")
         running = processes_of(directory)
         os.killpg(run.pid, signal.SIGINT)
-        said, _ = run.communicate(timeout=120)
-        return Ran(directory / "demo", run.returncode, said, processes_of(directory), running)
+        status = run.wait(timeout=120)
+        listening.join(60)
+        return Ran(directory / "demo", status, "".join(said), processes_of(directory), running)
+
+
+def row_of(queue: str, address: str) -> str:
+    """What the overview says of a queue that has figures; empty: nothing yet."""
+    page = httpx.get(address, timeout=60).text
+    row = page.partition(f'id="of-{queue}-default"')[2].partition("</tr>")[0]
+    text = re.sub(r"<[^>]*>", " ", row)
+    return "" if "has no sample yet" in text else " ".join(text.split())
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +160,13 @@ def test_ctrl_c_in_the_middle_ends_it_cleanly(stopped: Ran) -> None:
     assert "Traceback" not in stopped.said
     assert stopped.running
     assert stopped.left == []
+
+
+def test_a_browser_sees_it_live_until_it_is_stopped(stopped: Ran, shown: list[str]) -> None:
+    assert any(" web " in each for each in stopped.running)
+    (address,) = shown
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(address)
 
 
 def test_nothing_is_left_running_at_the_end(ran: Ran) -> None:
@@ -400,6 +434,26 @@ def test_the_run_says_what_it_does_and_where_things_are(ran: Ran) -> None:
     status = rows["flights", "default"]
     assert "dead" in status["estimated"]
     assert abs(status["dead"] - 8255) < 0.1 * 8255
+
+
+def test_the_first_command_to_look_further_shows_it_in_a_browser(ran: Ran) -> None:
+    command = ran.said.partition("Look further:")[2].strip().splitlines()[1].split()
+    assert command[1:] == ["web", "--embedded", "--directory", "demo/database"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "trunq.cli", *command[1:], "--port", "0", "--json"],
+        cwd=ran.directory.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as web:
+        assert web.stdout is not None
+        said = ""
+        while "}" not in said:
+            said += web.stdout.readline()
+        address = "http://{host}:{port}/".format_map(json.loads(said))
+        assert wait_until(lambda: row_of("flights", address))
+        web.send_signal(signal.SIGINT)
+        assert web.wait(timeout=60) in (0, 130)
+    assert [each for each in processes_of(ran.directory.parent) if " web " in each] == []
 
 
 def test_the_report_shows_the_numbers_and_needs_no_network(ran: Ran, expected: dict[str, list[int]]) -> None:
