@@ -9,18 +9,15 @@ import csv
 import importlib.util
 import io
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,64 +27,22 @@ import psycopg
 import pytest
 from deltalake import DeltaTable
 
-from running import logs_say, processes_of, started
+from running import Ran, logs_say, processes_of, row_of, started, stopped_while_seen
 from trunq import embedded
 from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1000)
 
-AT = re.compile(r"live at (http://127\.0\.0\.1:\d+/)")
 REPLAY = "15"
 """Seconds for the year; the counts do not depend on it."""
 
 Row = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A run that ended: where, how, what it said, which processes were left, and which ran before."""
-
-    directory: Path
-    status: int
-    said: str
-    left: list[str]
-    running: list[str]
-
-
 @pytest.fixture(scope="module")
-def shown() -> list[str]:
-    """Addresses of the dashboard, as the run printed them."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory, shown: list[str]) -> Ran:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """A run stopped by Ctrl-C while flights are handled, and a browser sees them."""
-    directory = tmp_path_factory.mktemp("main_job")
-    with started(directory, "--replay", "60", "--web") as run:
-        said: list[str] = []
-        assert run.stdout is not None
-        listening = threading.Thread(target=lambda out: [said.append(line) for line in out], args=[run.stdout])
-        listening.start()
-        wait_until(lambda: AT.search("".join(said)), timeout=200, what="it says where the dashboard is")
-        shown.extend(AT.findall("".join(said)))
-        wait_until(lambda: logs_say(directory, "did not answer"), timeout=200, what="flights are handled")
-        # As they are handled, the row of the queue changes.
-        first = wait_until(lambda: row_of("flights", shown[0]))
-        wait_until(lambda: row_of("flights", shown[0]) not in ("", first), what="the page is live")
-        running = processes_of(directory)
-        os.killpg(run.pid, signal.SIGINT)
-        status = run.wait(timeout=120)
-        listening.join(60)
-        return Ran(directory / "demo", status, "".join(said), processes_of(directory), running)
-
-
-def row_of(queue: str, address: str) -> str:
-    """What the overview says of a queue that has figures; empty: nothing yet."""
-    page = httpx.get(address, timeout=60).text
-    row = page.partition(f'id="of-{queue}-default"')[2].partition("</tr>")[0]
-    text = re.sub(r"<[^>]*>", " ", row)
-    return "" if "has no sample yet" in text else " ".join(text.split())
+    return stopped_while_seen(tmp_path_factory.mktemp("main_job"))
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +117,10 @@ def test_ctrl_c_in_the_middle_ends_it_cleanly(stopped: Ran) -> None:
     assert stopped.left == []
 
 
-def test_a_browser_sees_it_live_until_it_is_stopped(stopped: Ran, shown: list[str]) -> None:
+def test_a_browser_sees_it_live_until_it_is_stopped(stopped: Ran) -> None:
     assert any(" web " in each for each in stopped.running)
-    (address,) = shown
     with pytest.raises(httpx.ConnectError):
-        httpx.get(address)
+        httpx.get(stopped.address)
 
 
 def test_nothing_is_left_running_at_the_end(ran: Ran) -> None:
