@@ -34,7 +34,7 @@ from trunq.process.together import together
 from trunq.settings import load
 from trunq.wire.scalar import seconds
 from trunq.worker import Worker
-from trunq.worker.run.options import Options
+from trunq.worker.run import Run
 
 if TYPE_CHECKING:
     from trunq.telemetry import Telemetry
@@ -57,8 +57,8 @@ class Runner(Worker):
     ask of it. With `until_empty` it does what waits, and leaves triggers alone.
 
     Where a pipeline needs Spark, the session does an empty job first, and runs that need it are put off until
-    then; others are done meanwhile, and /readyz says so until that job is done. Stopped with a `grace`, runs that do not end in time are given up, and go
-    on elsewhere at once.
+    then; others are done meanwhile, and /readyz says so until that job is done. Stopped with a `grace`, runs
+    that do not end in time are given up, and go on elsewhere at once.
 
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
     one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
@@ -99,10 +99,10 @@ class Runner(Worker):
     async def run_async(self) -> None:
         if self._executor is not None:
             raise RuntimeError("this runner is running already")
+        self._is_stopped, self._stopped, self._in_hand = False, asyncio.Event(), InHand()
         await super().run_async()
 
-    async def _serve(self, options: Options) -> None:
-        self._is_stopped, self._stopped, self._in_hand = False, asyncio.Event(), InHand()
+    async def _serve(self, run: Run) -> None:
         dsn, thread = address(self.dsn), Thread("trunq-runner")
         with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
             self._executor = executor = Executor(
@@ -123,11 +123,10 @@ class Runner(Worker):
                 async with together() as group:
                     ending = group.create_task(self._give_up_in_time(thread))
                     following = group.create_task(self._follow(thread))
-                    await super()._serve(options)
+                    await super()._serve(run)
                     ending.cancel()
                     following.cancel()
             finally:
-                self._is_stopped = True
                 thread.close()
                 if triggers is not None:
                     triggers.stop()
@@ -138,8 +137,6 @@ class Runner(Worker):
                 self._executor = None
 
     async def _why_not_ready(self) -> str | None:
-        if self._run is None and not self._is_stopped:
-            return "it is starting"
         why = await super()._why_not_ready()
         return why if why is not None or self._executor is None else self._executor.engine.cold
 

@@ -377,18 +377,18 @@ class Worker(Now, WorkerHabits):
         if self._run is not None:
             raise RuntimeError("this worker is running already")
         options = self._options()
-        async with Health(self.health, self._why_not_ready):
-            await self._serve(options)
-
-    async def _serve(self, options: Options) -> None:
-        """What probes are answered beside."""
         self._loop = asyncio.get_running_loop()
         self._run = Run(options, self._registry, self.statistics)
         try:
-            with translated:
-                await self._run.serve()
+            async with Health(self.health, self._why_not_ready):
+                with translated:
+                    await self._serve(self._run)
         finally:
             self._run = None
+
+    async def _serve(self, run: Run) -> None:
+        """What probes are answered beside."""
+        await run.serve()
 
     def stop(self) -> None:
         """Lease no more, give back what has not started, finish what runs, then end. From any thread."""
