@@ -204,6 +204,7 @@ def test_a_night_on_call(
 
         # The leases of the one that is stopped go to the other.
         page.goto(f"{address}/workers")
+        expect(finding(page, 'worker "ada" has said nothing')).to_contain_text("free_worker")
         page.locator("tr", has_text="ada").get_by_role("button", name="Free").first.click()
         page.locator("button.danger").click()
         expect(page.get_by_role("status").first).to_contain_text("of ada ended")

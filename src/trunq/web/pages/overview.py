@@ -77,8 +77,10 @@ async def findings(desk: Desk, wait_for: float = ANSWER_WITHIN) -> Panel[list[Fi
         panel("diagnose", ask, fresh_for=3, within=PATIENT_WITHIN, meanwhile_for=120, wait_for=wait_for),
     )
     found = _joined(pressing, whole)
-    rows = found.rows and [_without_error(each) if "error" in desk.hidden else each for each in found.rows]
-    return replace(found, rows=rows)
+    if found.rows is None:
+        return found
+    rows = sorted(found.rows, key=lambda each: SERIOUS.get(each.severity, 3))
+    return replace(found, rows=[_without_error(each) if "error" in desk.hidden else each for each in rows])
 
 
 def _joined(pressing: Panel[list[Finding]], whole: Panel[list[Finding]]) -> Panel[list[Finding]]:
@@ -86,7 +88,6 @@ def _joined(pressing: Panel[list[Finding]], whole: Panel[list[Finding]]) -> Pane
     if pressing.rows is None or (whole.rows is None and not pressing.rows):
         return whole
     rows = pressing.rows + [each for each in whole.rows or [] if each.area not in PRESSING]
-    rows.sort(key=lambda each: SERIOUS.get(each.severity, 3))
     why = pressing.why if whole.rows is None else pressing.why or whole.why
     return Panel(rows, why, max(pressing.age, whole.age))
 
