@@ -24,7 +24,20 @@ app = option.noun(
     "trunq sweep stop mail 7",
 )
 
-COLUMNS = ("sweep_id", "queue", "act", "filter", "state", "done", "kept", "counted", "looked", "age", "who", "error")
+COLUMNS = (
+    "sweep_id",
+    "queue",
+    "act",
+    "filter",
+    "state",
+    "done",
+    "kept",
+    "counted",
+    "looked",
+    "age",
+    "who",
+    "error",
+)
 SOON: Final = 0.2
 """Seconds until it is tried again, when a leader does a part at this moment."""
 
