@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 import psutil
@@ -95,6 +96,6 @@ def stopped_while_seen(directory: Path) -> Ran:
         return Ran(directory / "demo", status, "".join(said), processes_of(directory), running, at[1])
 
 
-def _hear(out: Iterable[str], said: list[str]) -> None:
-    for line in out:
+def _hear(out: IO[str], said: list[str]) -> None:
+    while line := out.readline():
         said.append(line)

@@ -54,8 +54,7 @@ def list_sweeps(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List what was, or is, requeued, purged or cancelled in parts: of which messages, how far it is, what it did,
-    what it left.
+    """List what was, or is, requeued, purged or cancelled in parts: which messages, how far, what was left.
 
     kept: what matched and was left as it was: deleted, its unique key held by another message, over, or taken
     by somebody else. A sweep that is refused was asked for by a role that lost its rights.

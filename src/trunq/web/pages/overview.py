@@ -22,8 +22,8 @@ FOUND = 10_000
 """Of so many, those are shown whose names somebody looks for."""
 SENTENCES_WITHIN = 0.3
 PRESSING = ("leader", "workers", "failures", "sessions")
-"""Areas that are asked for at each look: cheap, and what they find hurts at once. Each names its trouble within
-twelve seconds, so the page has it within fifteen.
+"""Areas that are asked for at each look: cheap, and what they find hurts at once. Each names its trouble
+within twelve seconds, so the page has it within fifteen.
 """
 SAMPLED_EVERY = timedelta(seconds=5)
 STOPPED_AFTER = timedelta(seconds=15)
