@@ -119,7 +119,7 @@ def test_a_sweep_under_way_says_what_it_is_about(work: Engine, shared_database: 
         assert "older than 1 day" in said
         assert f"Requeue {work.queue} ▶ running all 0 done" in said
         said = words(page.get(f"/queues/{work.queue}/messages").text)
-        assert f"Cancel {work.queue} /default ▶ running ready, payload contains what was given" in said
+        assert f"Cancel {work.queue}/default ▶ running ready, payload contains what was given" in said
         assert "secret" not in said
     with browse(shared_database, hide=("error",)) as page:
         said = words(page.get(f"/queues/{work.queue}/dead").text)
