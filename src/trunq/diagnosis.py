@@ -93,7 +93,7 @@ def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def _database(connection: psycopg.Connection, queues: int, disk: str | None) -> Iterator[Finding]:
-    if connection.execute("select to_regprocedure('trunq.diagnose(integer)') is null").fetchone() == (True,):
+    if connection.execute("select to_regproc('trunq.diagnose') is null").fetchone() == (True,):
         return
     # In one transaction: behind a pooler, the next one may be another session's.
     with connection.transaction():

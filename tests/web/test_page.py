@@ -14,11 +14,12 @@ import pytest
 from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
-from browsing import browse, shop
-from calling import ask, call, new_names
+from browsing import HERE, browse, shop
+from calling import ask, call, fetch, new_names
 from conftest import Connect
 from deploying import parse
 from engine import Engine
+from trunq.web import app
 from trunq.web.page import hinted
 from trunq.web.pages import PAGES
 from waiting import wait_until
@@ -55,6 +56,31 @@ def test_the_overview_says_what_is_wrong_before_it_shows_figures(
     assert "to look at" in text
     assert text.index("leader") < text.index("Subscriptions")
     assert re.search(r"orders / default 1 no samples", text)
+
+
+def test_what_presses_is_on_the_page_with_the_look_that_finds_it(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    shop(connection)
+    ask(connection, "elect", name="me", lease_time="1 day")
+    made = app(database)
+    looks: list[bool] = []
+    diagnose = made.state.database.client.diagnose
+
+    async def watched(*arguments: Any, **named: Any) -> Any:
+        found = await diagnose(*arguments, **named)
+        if "areas" in named:
+            looks.append(any(row.area == "leader" for row in found))
+        return found
+
+    made.state.database.client.diagnose = watched
+    with TestClient(made, base_url=HERE) as client:
+        wait_until(lambda: "Subscriptions" in seen(client, "/") and looks)
+        assert "nobody performs the duties" not in seen(client, "/").lower()
+        ask(connection, "resign", name="me", term=fetch(connection, "select term from trunq.leader"))
+        wait_until(lambda: "nobody performs the duties" in seen(client, "/").lower())
+        # Within a look of its own, and of those that found it the first.
+        assert looks[-2:].count(True) == 1, looks
 
 
 def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(

@@ -229,10 +229,10 @@ async def requeue(call: Call) -> str:
 async def purge(call: Call) -> str:
     """Delete dead messages."""
     queue = call.need("queue")
-    if (whole(call.given, "count") or 0) >= TYPED_FROM and text(call.given, "typed") != queue:
-        raise InvalidArgument(f"nothing was purged: what was typed is not {queue}")
     if text(call.given, "act") is not None:
         return await start_sweep(call)
+    if (whole(call.given, "count") or 0) >= TYPED_FROM:
+        sweeping.require_typed(call, queue)
     n = await call.client.purge(
         queue,
         before=whole(call.given, "before"),
@@ -241,6 +241,9 @@ async def purge(call: Call) -> str:
         **call.dead(),
     )
     _require_counted(call, n, "purged")
+    # Whatever a form says that is not ours.
+    if n >= TYPED_FROM:
+        sweeping.require_typed(call, queue)
     return f"{messages(n)} of {queue} purged"
 
 

@@ -26,7 +26,7 @@ from trunq.word import State
 
 HERE: Final = Path(__file__).parent
 HIDEABLE: Final = ("payload", "headers", "error")
-HIDDEN: Final = "(hidden here)"
+HIDDEN: Final = display.HIDDEN
 
 MARKS: Final = {
     "success": ("✓", "good"),
@@ -146,6 +146,7 @@ def environment() -> Environment:
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
+        "matching": display.matching,
     }
     made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
     return made

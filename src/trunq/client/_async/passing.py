@@ -972,7 +972,8 @@ class AsyncPassing(AsyncAccess):
         that the last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it
         was published); `payload` and `headers`: what these contain, as a part of the JSON. With a filter, and
         for outdated, replaced and purged, a call looks at `look` messages at most (100,000), and a WARNING
-        says where to go on.
+        says where to go on; a program reads that `before` in the same transaction, as
+        current_setting('trunq.looked_to'), which is empty where all was looked at.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -1540,24 +1541,31 @@ class AsyncPassing(AsyncAccess):
         )
 
     async def diagnose(
-        self, queues: int | None = None, *, connection: AsyncGiven | None = None
+        self,
+        queues: int | None = None,
+        *,
+        areas: Iterable[str] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[Finding]:
         """What is wrong with this database and what helps, area by area: another cluster's positions, nobody
         who performs the duties, workers of several versions, workers that say nothing and hold messages,
-        handlers that fail, functions that somebody changed, tables that lack an index or a trigger, all that
-        list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that
-        are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that
-        does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few
-        locks or connections, settings that cost promises, and rights.
+        handlers that fail, sessions in the way, functions that somebody changed, tables that lack an index or
+        a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not
+        wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or
+        WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of
+        notifications, too few locks or connections, settings that cost promises, and rights.
 
         `queues`: how many queues it looks at one by one, where that is asked of each; of more, others each
-        minute; 0: all.
+        minute; 0: all. `areas`: these areas alone; leader, workers, failures and sessions are cheap, to be
+        asked every few seconds.
 
         Returns one row a finding; severity is error (messages are late, lost or at risk until somebody acts),
         warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at).
         queue None: of the database. since None: Postgres does not say. Raises InvalidArgument.
         """
-        return await self._records(connection, Finding, "diagnose", queues=queues)
+        return await self._records(
+            connection, Finding, "diagnose", queues=queues, areas=name_array("areas", areas)
+        )
 
     async def empty_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
         """Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts.

@@ -123,3 +123,13 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   where p_queue is null or q.name = p_queue order by q.name, s.name, e.expired_at
 $$;
 comment on function trunq._warn_expired is 'Workers whose leases ran out within ten minutes while messages of them were unanswered, the newest 20 of each queue.';
+
+create or replace function trunq._warn_sessions(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select * from trunq._warn_refused(p_queue)
+  union all
+  select * from trunq._warn_locked(p_queue)
+  union all
+  select * from trunq._warn_idle(p_queue)
+$$;
+comment on function trunq._warn_sessions is 'All that is said about sessions in the way.';
