@@ -237,6 +237,7 @@ PANELS = {
         "publish",
         "worker",
         "workers",
+        "session",
         "leader",
         "status",
         "overview",

@@ -140,7 +140,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'warning', q.name, null::text,
     format('process %s of role %s%s holds the bell of queue "%s", and has been silent since %s: no other worker of it is woken', a.pid, a.usename,
       format(', application "%s",', nullif(a.application_name, '')), q.name, date_trunc('second', a.state_change)),
-    format('select pg_terminate_backend(%s)', a.pid), a.state_change
+    trunq._call_to_end(a.pid), a.state_change
   from pg_locks l join pg_stat_activity a on a.pid = l.pid join trunq.queue q on q.queue_id = l.objid::bigint
   -- A worker that sleeps asks for a sign of life every thirty seconds.
   where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and l.mode = 'ExclusiveLock' and l.classid::bigint = trunq._lock_class('bell')
