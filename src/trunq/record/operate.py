@@ -40,7 +40,10 @@ class Finding(NamedTuple):
     def session(self) -> tuple[int, datetime] | None:
         """Of a session that is in the way, as `end_session` takes it: its process id, and when it began."""
         found = _TO_END.search(self.hint)
-        return None if found is None else (int(found[1]), datetime.fromisoformat(found[2]))
+        try:
+            return None if found is None else (int(found[1]), datetime.fromisoformat(found[2]))
+        except ValueError:
+            return None  # in a name that somebody gave
 
 
 class Defect(NamedTuple):

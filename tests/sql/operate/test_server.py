@@ -203,6 +203,12 @@ def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection)
     assert findings(dba) == []
 
 
+def test_of_a_disk_that_is_full_without_a_queue_no_queue_is_named(connection: Connection) -> None:
+    connection.execute("set trunq.disk_size = '1MB'")
+    (row,) = findings(connection, "disk")
+    assert (row.severity, row.hint, "largest" in row.finding) == ("error", "give the disk more room", False)
+
+
 def test_time_outs_that_cut_handlers_and_jit_at_no_cost_are_named_and_taken_back(dba: Connection) -> None:
     dba.execute("create role hasty; set jit = on")
     for setting in (

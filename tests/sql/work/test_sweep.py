@@ -227,6 +227,8 @@ def test_what_a_payload_contains_chooses(work: Engine) -> None:
         ({"act": "cancel", "state": "ready"}, "says of which subscription"),
         ({"act": "cancel", "subscription": "default", "state": "done"}, "that is done can be cancelled"),
         ({"act": "purge", "counted": -1}, "is not a number of messages"),
+        ({"act": "purge", "older_than": "300000 years"}, "at most 1000 years"),
+        ({"act": "requeue", "newer_than": "-300000 years"}, "at most 1000 years"),
     ],
 )
 def test_what_cannot_be_is_refused(work: Engine, given: dict[str, Any], said: str) -> None:
@@ -234,3 +236,30 @@ def test_what_cannot_be_is_refused(work: Engine, given: dict[str, Any], said: st
         work.ask("start_sweep", **given)
     with refused("TQ005", "has no sweep 0"):
         work.ask("stop_sweep", sweep_id=0)
+
+
+def test_a_time_to_come_makes_nothing_older(work: Engine) -> None:
+    bury(work, 2)
+    row = carry(work, work.ask("start_sweep", act="purge", older_than="1 day", until="infinity"))
+    assert (row.state, row.done, deaths(work)) == ("finished", 0, 2)
+    with work.clock("2 days"):
+        # Whoever carries it on reads times in his own way.
+        work.run("set IntervalStyle = sql_standard")
+        sweep = work.ask("start_sweep", act="purge", older_than="1 day -1 second", newer_than="3 days")
+        work.run("reset IntervalStyle")
+        assert carry(work, sweep).done == 2
+
+
+def test_of_a_long_filter_a_list_tells_the_beginning(work: Engine) -> None:
+    work.ask("start_sweep", act="purge", error="x" * 100_000, key="k")
+    (row,) = work.call("list_sweeps")
+    assert (len(row.filter["error"]), row.filter["key"]) == (1000, "k")
+
+
+def test_a_subscription_that_goes_in_the_middle_ends_it(work: Engine) -> None:
+    work.ask("subscribe", subscription="other")
+    bury(work, 3, subscription="other")
+    sweep = work.ask("start_sweep", act="purge", subscription="other")
+    work.ask("unsubscribe", subscription="other")
+    work.ask("subscribe", subscription="other")
+    assert (carry(work, sweep).state, carry(work, sweep).done) == ("dropped", 0)

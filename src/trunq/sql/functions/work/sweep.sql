@@ -15,7 +15,8 @@ create or replace function trunq.start_sweep(
   p_state text default null, p_payload jsonb default null, p_headers jsonb default null,
   p_before bigint default null, p_until timestamptz default null, p_counted bigint default null
 ) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- The ages of its filter are read back in other sessions.
+language plpgsql set search_path = pg_catalog, pg_temp set IntervalStyle = postgres as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
@@ -36,7 +37,7 @@ begin
     v_before := coalesce((select d.dead_id from trunq._dead_ids(p_queue, p_subscription, null, null, null, null, null, null, null, 1, null, null, true) d(dead_id)), 0) + 1;
   end if;
   insert into trunq.sweep (queue_id, queue, act, subscription, filter, before, until, counted, started_at, who, role, at_subscription_id, at, carried_at)
-  select v_queue.queue_id, p_queue, p_act, p_subscription, v_filter, v_before, coalesce(p_until, v_now), p_counted, v_now, a.who,
+  select v_queue.queue_id, p_queue, p_act, p_subscription, v_filter, v_before, least(p_until, v_now), p_counted, v_now, a.who,
     coalesce(nullif(current_setting('role'), 'none'), session_user), coalesce(v_subscription_id, 0), case when p_act = 'cancel' then v_before else 0 end, v_now
   from trunq._actor() a
   returning sweep_id into v_id;
@@ -61,6 +62,8 @@ begin
   if v_odd is not null then
     perform trunq._fail('TQ005', format('%s is no filter of what to %s', v_odd, p_act), 'leave it out');
   end if;
+  -- What is beyond all times would fail in each part, for ever.
+  perform trunq._check_interval('the age of messages', (p_filter->>k.name)::interval, '-1000 years') from unnest('{older_than,newer_than}'::text[]) k(name);
   perform trunq._check_word(p_filter->>'reason', array(select distinct o.reason from trunq._outcomes() o where o.reason is not null order by 1), 'no message is dead by "%s"');
   if p_act = 'cancel' then
     perform trunq._subscription(p_queue.name, coalesce(p_subscription, 'default'), 'shared');
@@ -164,7 +167,7 @@ comment on function trunq._find_sweep is 'A sweep of a queue, which may be gone;
 create or replace function trunq._told_filter(p_filter jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- Not every reader may see payloads.
-  select coalesce(jsonb_object_agg(f.key, case when f.key in ('payload', 'headers') then '"(given)"' else f.value end), '{}') from jsonb_each(p_filter) f
+  select trunq._short(coalesce(jsonb_object_agg(f.key, case when f.key in ('payload', 'headers') then '"(given)"' else f.value end), '{}')) from jsonb_each(p_filter) f
 $$;
 comment on function trunq._told_filter is 'The filter of a sweep as it is told.';
 
@@ -233,7 +236,7 @@ begin
   -- By subscription and dead_id, the order of the index: a part reads what it looks at, wherever it is.
   execute format($q$
     with next as materialized (
-      select d.* from trunq.dead d
+      select d.subscription_id, d.dead_id, d.died_at, d.kind, d.key, d.reason, d.errors from trunq.dead d
       where d.queue_id = $1 and (d.subscription_id, d.dead_id) > ($2, $3) and (not $14 or d.subscription_id = $2) and d.dead_id < $10
       order by d.subscription_id, d.dead_id limit $11)
     select count(*) looked, coalesce(array_agg(d.dead_id order by d.subscription_id, d.dead_id) filter (where d.died_at <= $5 and %s), '{}') ids,
@@ -274,6 +277,10 @@ declare
   v_count bigint;
 begin
   select s.* into v_sub from trunq.subscription s where s.subscription_id = v.at_subscription_id;
+  if not found then
+    v.state := 'dropped';
+    return v;
+  end if;
   v_places := trunq._candidate_ids(v_sub, p_queue, v.filter->>'state', c_part, v.at);
   v_ids := array(
     select m.id from trunq._message(v_sub, p_queue, v_places.ids, not v.filter ?| '{payload,headers}', false) m
