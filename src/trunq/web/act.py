@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from trunq.errors import InvalidArgument
 from trunq.web import sweeping
 from trunq.web.call import Call, Question, messages
+from trunq.web.database import PATIENT_WITHIN
 from trunq.web.guard import root_of
 from trunq.web.page import HIDDEN, Desk, asking, moment, text, whole
 from trunq.web.pages.dead import COUNTED, filter_of
@@ -456,7 +457,8 @@ async def ask(desk: Desk, request: Request) -> Response:
     if verb not in QUESTIONS:
         raise HTTPException(404)
     given = request.query_params
-    async with desk.database.reading() as connection:
+    # Somebody waits for it, and of many that are dead it looks at each.
+    async with desk.database.reading(PATIENT_WITHIN) as connection:
         question = await QUESTIONS[verb](Call(desk.database.client, connection, given, desk.hidden))
     return desk.page(request, "ask.html", verb=verb, question=question, back=_back(request, given))
 

@@ -18,6 +18,17 @@ $$;
 comment on function trunq._fingerprint is
   'What groups a dead message with others: the first line of its last error with quoted texts, numbers and long hexadecimal words masked, 200 characters at most; without an error, the reason.';
 
+create or replace function trunq._begins_alike(p_errors jsonb, p_fingerprint text) returns boolean
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql immutable parallel safe as $$
+  select pg_catalog.starts_with(
+    coalesce(nullif(pg_catalog.split_part(pg_catalog.ltrim(pg_catalog.left(p_errors operator(pg_catalog.#>>) '{-1,error}', 1000)), E'\n', 1), ''),
+      (pg_catalog.regexp_match(p_fingerprint, '^[^#'']*'))[1]),
+    (pg_catalog.regexp_match(p_fingerprint, '^[^#'']*'))[1])
+$$;
+comment on function trunq._begins_alike is
+  'Whether an error begins as a fingerprint does, up to what is masked there: without, it has another one, and a look at many need not make it.';
+
 create or replace function trunq.list_dead_groups(
   p_queue text default null, p_subscription text default null, p_look integer default 10000, p_before bigint default null
 ) returns table (
