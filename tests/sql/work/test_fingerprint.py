@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from calling import call, fetch, new_names, refused
 from engine import Engine
@@ -99,3 +101,21 @@ def test_a_look_writes_no_file_and_tells_little_of_a_long_error(work: Engine) ->
     assert plan[0]["Plan"]["Temp Written Blocks"] == 0
     (group,) = work.call("list_dead_groups")
     assert (group.messages, len(group.error)) == (8000, 1000)
+
+
+def test_no_error_is_passed_over_that_has_the_fingerprint(work: Engine) -> None:
+    """A look at many asks first whether an error begins alike."""
+    chance = random.Random(22)
+    letters = "'\"`#\n\\ -_.:af09ÄŽ😀"
+    texts = ["".join(chance.choices(letters, k=chance.randrange(40))) for _ in range(3000)]
+    texts += [" " * n + "x" * 300 for n in (0, 1, 198, 1500)]
+    errors: list[Any] = [[{"error": text}] for text in texts]
+    errors += [None, [], [{}], [{"error": None}], {}, [1]]
+    begins = "select trunq._begins_alike(e.errors, {}) from unnest(%s::jsonb[]) e(errors)"
+    own = work.run(
+        begins.replace("{}", "trunq._fingerprint(e.errors, 'rejected')"),
+        [None if each is None else Jsonb(each) for each in errors],
+    ).fetchall()
+    assert own == [(True,)] * len(errors)
+    other = work.run(begins.replace("{}", "'KeyError: ''...'''"), [Jsonb([{"error": "ValueError: 1"}])])
+    assert other.fetchall() == [(False,)]
