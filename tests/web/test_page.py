@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
@@ -18,7 +19,7 @@ from calling import ask, call, new_names
 from conftest import Connect
 from engine import Engine
 from granting import granting, me
-from trunq.web.pages import PAGES
+from trunq.web.pages import PAGES, message
 from trunq.web.pages.dead import _look
 from waiting import wait_until
 
@@ -252,3 +253,15 @@ def test_a_look_of_a_role_at_several_queues_goes_on_where_the_first_of_them_ende
         assert look.to == many.call("list_dead", limit=2)[-1].dead_id
         look = _look(call(reader, "list_dead_groups", look=2, before=look.to))
         assert (look.looked, look.to) == (1, None)
+
+
+def test_a_search_goes_on_where_it_ended_whatever_the_role_has_sent(
+    session: psycopg.Connection[Any], shared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Engine(session, next(new_names("searched"))).create()
+    work.run("insert into {log} (kind) select 'other' from generate_series(1, 1500)")
+    monkeypatch.setattr(message, "LOOKED", 1000)
+    silent = make_conninfo(shared_database, options="-c client_min_messages=error")
+    with browse(silent) as client:
+        body = client.get(f"/queues/{work.queue}/messages?kind=lost").text
+    assert re.search(r"\?[^\"]*before=\d+", body)

@@ -40,7 +40,9 @@ KEPT: Final = 500
 # By set_config, in one statement for all of them: a pooler passes no options of a connection on.
 _BOUNDS: Final = """
 select set_config('transaction_read_only', %s, true), set_config('statement_timeout', %s, true),
-  set_config('lock_timeout', %s, true), set_config('trunq.who', %s, true), trunq.clock()
+  set_config('lock_timeout', %s, true), set_config('trunq.who', %s, true),
+  -- By a WARNING a list says where to go on: a role may have none of them sent.
+  set_config('client_min_messages', 'warning', true), trunq.clock()
 """
 
 T = TypeVar("T")

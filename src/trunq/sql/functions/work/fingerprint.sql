@@ -22,7 +22,7 @@ create or replace function trunq._begins_alike(p_errors jsonb, p_fingerprint tex
 -- No settings here: Postgres then puts the expression in the place of its call.
 language sql immutable parallel safe as $$
   select pg_catalog.starts_with(
-    coalesce(nullif(pg_catalog.split_part(pg_catalog.ltrim(pg_catalog.left(p_errors operator(pg_catalog.#>>) '{-1,error}', 1000)), E'\n', 1), ''),
+    coalesce(nullif(pg_catalog.split_part(pg_catalog.ltrim(pg_catalog.left(p_errors operator(pg_catalog.#>>) '{-1,error}', 200)), E'\n', 1), ''),
       (pg_catalog.regexp_match(p_fingerprint, '^[^#'']*'))[1]),
     (pg_catalog.regexp_match(p_fingerprint, '^[^#'']*'))[1])
 $$;
