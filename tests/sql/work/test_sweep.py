@@ -263,3 +263,23 @@ def test_a_subscription_that_goes_in_the_middle_ends_it(work: Engine) -> None:
     work.ask("unsubscribe", subscription="other")
     work.ask("subscribe", subscription="other")
     assert (carry(work, sweep).state, carry(work, sweep).done) == ("dropped", 0)
+
+
+def test_a_part_of_large_messages_is_a_smaller_one(connection: psycopg.Connection[Any]) -> None:
+    """Else it takes longer than its line of duties has, and is tried for ever."""
+    work = Engine(connection, "large").create()
+    definition = work.fetch("select pg_get_functiondef('trunq._limit'::regproc)")
+    work.connection.execute(definition.replace("67108864", "1000").encode())
+    bury(work, 7, "x" * 600)
+    small = bury(work, 1, "x")
+    sweep = work.ask("start_sweep", act="requeue")
+    parts = []
+    while work.ask("carry_sweep", sweep_id=sweep):
+        parts.append(of(work, sweep).done)
+    row = of(work, sweep)
+    assert (row.state, row.done, row.looked, deaths(work)) == ("finished", 8, 8, 0)
+    # Errors are kept as they are, compressed or not: some in a part, and never none.
+    assert len(parts) > 1
+    assert parts == sorted({*parts})
+    assert 0 not in parts
+    assert small[0] in work.drain()

@@ -1,5 +1,5 @@
 -- An act on all messages that a filter finds, however many: a row says what is to be done, and each part of it is one transaction that looks
--- at 10,000 messages at most, acts on those that match, and notes in the row how far it came. Whoever has a connection carries it on: the
+-- at 10,000 messages, or 64 MB of dead ones, at most, acts on those that match, and notes in the row how far it came. Whoever has a connection carries it on: the
 -- duty `sweep` of the leader, a shell that waits for it, a page. One part is done by one of them at a time, under the lock of the row, and what a
 -- part did commits with how far it came: a process that is killed takes its part back, and another does it.
 --
@@ -236,16 +236,26 @@ begin
   -- By subscription and dead_id, the order of the index: a part reads what it looks at, wherever it is.
   execute format($q$
     with next as materialized (
-      select d.subscription_id, d.dead_id, d.died_at, d.kind, d.key, d.reason, d.errors from trunq.dead d
-      where d.queue_id = $1 and (d.subscription_id, d.dead_id) > ($2, $3) and (not $14 or d.subscription_id = $2) and d.dead_id < $10
-      order by d.subscription_id, d.dead_id limit $11)
-    select count(*) looked, coalesce(array_agg(d.dead_id order by d.subscription_id, d.dead_id) filter (where d.died_at <= $5 and %s), '{}') ids,
-      (array_agg(d.subscription_id order by d.subscription_id desc, d.dead_id desc))[1] subscription_id,
-      (array_agg(d.dead_id order by d.subscription_id desc, d.dead_id desc))[1] dead_id
-    from next d
+      select d.subscription_id, d.dead_id, d.died_at <= $5 and %s as is_meant,
+        coalesce(pg_column_size(d.payload), 0) + coalesce(pg_column_size(d.body), 0) + coalesce(pg_column_size(d.errors), 0) as size
+      from (
+        select d.* from trunq.dead d
+        where d.queue_id = $1 and (d.subscription_id, d.dead_id) > ($2, $3) and (not $14 or d.subscription_id = $2) and d.dead_id < $10
+        order by d.subscription_id, d.dead_id limit $11) d),
+    -- Large ones take time: a part that never ends in time would be tried for ever.
+    part as (
+      select n.* from (
+        select n.*, sum(n.size) filter (where n.is_meant) over (order by n.subscription_id, n.dead_id rows between unbounded preceding and 1 preceding) as before
+        from next n) n
+      where n.before >= $15 is not true)
+    select count(*) looked, coalesce(array_agg(p.dead_id order by p.subscription_id, p.dead_id) filter (where p.is_meant), '{}') ids,
+      (array_agg(p.subscription_id order by p.subscription_id desc, p.dead_id desc))[1] subscription_id,
+      (array_agg(p.dead_id order by p.subscription_id desc, p.dead_id desc))[1] dead_id,
+      (select count(*) from next) = $11 or count(*) < (select count(*) from next) is_more
+    from part p
   $q$, trunq._dead_condition()) into v_found
   using v.queue_id, v.at_subscription_id, v.at, (v.filter->>'older_than')::interval, v.until, (v.filter->>'newer_than')::interval, v.filter->>'kind',
-    v.filter->>'key', v.filter->>'error', v.before, c_part, v.filter->>'reason', v.filter->>'fingerprint', v.subscription is not null;
+    v.filter->>'key', v.filter->>'error', v.before, c_part, v.filter->>'reason', v.filter->>'fingerprint', v.subscription is not null, trunq._limit('swept_bytes');
   v_ids := v_found.ids;
   if v.counted is not null then
     v_ids := v_ids[:greatest(v.counted - v.done - v.kept, 0)];
@@ -255,7 +265,7 @@ begin
   v.done := v.done + v_count;
   v.kept := v.kept + cardinality(v_ids) - v_count;
   v.looked := v.looked + v_found.looked;
-  if v_found.looked < c_part or v.done + v.kept >= v.counted then
+  if not v_found.is_more or v.done + v.kept >= v.counted then
     v.state := 'finished';
   else
     v.at_subscription_id := v_found.subscription_id;
