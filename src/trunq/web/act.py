@@ -381,9 +381,9 @@ async def ask_end_session(call: Call) -> Question:
     # Sessions are looked for of all queues; one queue by itself is enough.
     found = await call.client.diagnose(1, connection=call.connection)
     said = [row.finding for row in found if row.session == (pid, began_at)]
-    sentence = f"{said[0][:1].upper()}{said[0][1:]}. " if said else f"Process {pid} is in nobody's way any more. "
+    why = f"{said[0][:1].upper()}{said[0][1:]}." if said else "It is in nobody's way any more."
     return Question(
-        f"End the session of process {pid}? {sentence}Its open transaction is rolled back; a program connects anew.",
+        f"End the session of process {pid}? {why} What it has open is rolled back; a program connects anew.",
         "End the session",
         {"pid": pid, "began_at": began_at.isoformat()},
         is_possible=bool(said),

@@ -17,7 +17,8 @@ def test_a_session_in_the_way_is_shown_asked_about_and_ended(
     with psycopg.connect(database, autocommit=True, application_name="notebook of eve") as other:
         pid = str(other.info.backend_pid)
         other.execute(
-            "select pg_advisory_lock(trunq._lock_class('queue'), queue_id) from trunq.queue where name = 'mail'"
+            "select pg_advisory_lock(trunq._lock_class('queue'), queue_id)"
+            " from trunq.queue where name = 'mail'"
         )
         (row,) = trunq("session", "list", "--json").json
         assert row["pid"] == int(pid)

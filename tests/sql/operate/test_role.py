@@ -501,5 +501,5 @@ def test_a_time_is_the_same_behind_a_door_whatever_the_date_style(
     ask(admin, "pause_queue", queue="mine", until=until)
     assert fetch(shop, "select paused_until from trunq.queue where name = 'mine'") == until
     ask(admin, "pause_subscription", queue="mine", subscription="default")
-    paused = "select paused_until = 'infinity' from trunq.subscription where name = 'default' and queue_id = q.queue_id"
-    assert fetch(shop, f"select ({paused}) from trunq.queue q where q.name = 'mine'")
+    paused = "select max(s.paused_until) = 'infinity' from trunq.subscription s join trunq.queue q using (queue_id)"
+    assert fetch(shop, f"{paused} where q.name = 'mine' and s.name = 'default'")

@@ -88,15 +88,18 @@ def test_all_queues_are_looked_at_together(
 def test_a_look_writes_no_file_and_tells_little_of_a_long_error(work: Engine) -> None:
     # As many as a look takes, with payloads: to carry them along would fill more than work_mem.
     work.run(
-        "insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, payload, errors)"
+        "insert into trunq.dead"
+        " (queue_id, subscription_id, id, reason, created_at, died_at, attempt, payload, errors)"
         " select {id}, s.subscription_id, n, 'rejected', trunq.clock(), trunq.clock(), 1,"
-        """ jsonb_build_object('order', repeat('x', 1500)), jsonb_build_array(jsonb_build_object('error', repeat('bad ', 2000)))"""
+        " jsonb_build_object('order', repeat('x', 1500)),"
+        " jsonb_build_array(jsonb_build_object('error', repeat('bad ', 2000)))"
         " from trunq.subscription s, generate_series(1, 8000) n where s.queue_id = {id}"
     )
     with work.connection.transaction():
         work.run("set local work_mem = '8MB'")
         plan = work.fetch(
-            "explain (analyze, buffers, timing off, format json) select * from trunq.list_dead_groups('{queue}')"
+            "explain (analyze, buffers, timing off, format json)"
+            " select * from trunq.list_dead_groups('{queue}')"
         )
     assert plan[0]["Plan"]["Temp Written Blocks"] == 0
     (group,) = work.call("list_dead_groups")
