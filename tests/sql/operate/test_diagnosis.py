@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import ask, call, come_back, fetch, move_clock, publish, refused
+from calling import ask, call, come_back, fetch, lease, move_clock, publish, refused
 from diagnosing import Connection, findings, follow
 from engine import Engine
 from trunq import install
@@ -364,3 +364,36 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
         ask(dba, "drop_queue", queue=name, force=True)
     with refused("TQ005", "-1"):
         call(dba, "diagnose", queues=-1)
+
+
+LOCKED = """
+    select count(*) from pg_locks l join pg_class c on c.oid = l.relation
+    where l.pid = pg_backend_pid() and c.relnamespace = 'trunq_data'::regnamespace"""
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "trunq._diagnose_pauses(null)",
+        "trunq._diagnose_warnings(null)",
+        "trunq.list_workers()",
+        "trunq.free_worker('nobody')",
+        "trunq.overview()",
+        "trunq._list_figures(true)",
+    ],
+)
+def test_a_look_at_all_queues_keeps_the_locks_of_none(dba: Connection, look: str) -> None:
+    """A thousand queues have more tables than the server has room for locks."""
+    for number in range(2):
+        queue = f"many_{number}"
+        ask(dba, "create_queue", queue=queue)
+        publish(dba, queue, 3)
+        lease(dba, queue, 1)
+        ask(dba, "pause_queue", queue=queue)
+    try:
+        with dba.transaction():
+            dba.execute(f"select * from {look}".encode())
+            assert fetch(dba, LOCKED) == 0
+    finally:
+        for number in range(2):
+            ask(dba, "drop_queue", queue=f"many_{number}", force=True)
