@@ -378,6 +378,7 @@ LOCKED = """
         "trunq._diagnose_warnings(null)",
         "trunq.list_workers()",
         "trunq.free_worker('nobody')",
+        "trunq.list_streams()",
         "trunq.overview()",
         "trunq._list_figures(true)",
     ],
@@ -387,6 +388,7 @@ def test_a_look_at_all_queues_keeps_the_locks_of_none(dba: Connection, look: str
     for number in range(2):
         queue = f"many_{number}"
         ask(dba, "create_queue", queue=queue)
+        ask(dba, "subscribe", queue=queue, subscription="stream", mode="exclusive")
         publish(dba, queue, 3)
         lease(dba, queue, 1)
         ask(dba, "pause_queue", queue=queue)
