@@ -44,9 +44,7 @@ def list_sessions(
     write_rows(rows, COLUMNS, json, "No session is in the way.", csv)
 
 
-@option.verb(
-    app, "end", "trunq session end 4711", "# In a script", "trunq session end 4711 --yes --json"
-)
+@option.verb(app, "end", "trunq session end 4711", "# In a script", "trunq session end 4711 --yes --json")
 def end(
     pid: Annotated[int, typer.Argument(metavar="PID", help="Its process: trunq session list.")],
     yes: Yes = False,
