@@ -33,6 +33,10 @@ def bury(work: Engine, *errors: str) -> list[int]:
         ("Failed: can't reach order 17 of 'ada'", "Failed: can't reach order # of '...'"),
         ("no row 3f2c1b00-0000-4000-8000-0123456789ab in deadbeef01", "no row # in #"),
         ("defaced facade", "defaced facade"),
+        # A line that is long, and where the other quotation mark is far, or on another line.
+        ("KeyError: '" + 40 * "customer " + "17' in orders", "KeyError: '...'"),
+        ("KeyError: \"customer\n17\"", "KeyError: '...'"),
+        ("<" + 60 * "'17' " + ">", "<" + 33 * "'...' " + "'"),
         ("  \nsecond", "rejected"),
         ("<b>" + 300 * "x", "<b>" + 197 * "x"),
     ],

@@ -6,17 +6,17 @@
 
 create or replace function trunq._fingerprint(p_errors jsonb, p_reason text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+  -- Postgres takes some microseconds for each text that it replaces, and a line of a thousand characters may have five hundred: ten thousand
+  -- messages took longer than a page waits. What is cut off may have the other quotation mark.
   select coalesce(nullif(trim(left(
-    regexp_replace(regexp_replace(regexp_replace(regexp_replace(
-      split_part(left(p_errors #>> '{-1,error}', 1000), E'\n', 1),
-      '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}', '#', 'g'),
+    regexp_replace(regexp_replace(
+      split_part(left(p_errors #>> '{-1,error}', 250), E'\n', 1),
       -- The apostrophe of "can't" begins no quotation.
-      '(?<![[:alnum:]])(''[^'']*''|"[^"]*"|`[^`]*`)', '''...''', 'g'),
-      '\m(?=[a-fA-F]*[0-9])[0-9a-fA-F]{6,}\M', '#', 'g'),
-      '[0-9]+', '#', 'g'), 200)), ''), p_reason)
+      '(?<![[:alnum:]])(''[^'']*(''|$)|"[^"]*("|$)|`[^`]*(`|$))', '''...''', 'g'),
+      '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\m(?=[a-fA-F]*[0-9])[0-9a-fA-F]{6,}\M|[0-9]+', '#', 'g'), 200)), ''), p_reason)
 $$;
 comment on function trunq._fingerprint is
-  'What groups a dead message with others: the first line of its last error with quoted texts, numbers and long hexadecimal words masked, 200 characters at most; without an error, the reason.';
+  'What groups a dead message with others: the first line of its last error, up to 250 characters of it, with quoted texts, numbers and long hexadecimal words masked, 200 characters at most; without an error, the reason.';
 
 create or replace function trunq._begins_alike(p_errors jsonb, p_fingerprint text) returns boolean
 -- No settings here: Postgres then puts the expression in the place of its call.
