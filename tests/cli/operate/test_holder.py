@@ -29,7 +29,7 @@ def test_a_session_in_the_way_is_shown_asked_about_and_ended(
         assert "notebook of eve" in asked.said
         assert "Nobody is here to answer" in asked.said
         assert other.execute("select 1").fetchone() == (1,)
-        assert trunq("session", "end", pid, "--yes").said.endswith(f"Process {pid} has ended.")
+        assert trunq("session", "end", pid, "--yes").out == f"Process {pid} has ended.\n"
         with pytest.raises(psycopg.OperationalError):
             other.execute("select 1")
     gone = trunq("session", "end", pid, "--yes")
