@@ -489,17 +489,3 @@ def test_a_worker_has_no_more_slots_than_it_can_lease(
     ask(worker, "_attend", **given, slots=10_000)
     (fleet,) = call(shop, "fleet", queue="mine")
     assert (fleet.workers, fleet.slots) == (1, 10_000)
-
-
-def test_a_time_is_the_same_behind_a_door_whatever_the_date_style(
-    shop: Connection, grant: Callable[..., Connection]
-) -> None:
-    admin = grant("admin")
-    # Its abbreviation is read as that of Israel.
-    admin.execute("set timezone = 'Asia/Kolkata'; set datestyle = 'SQL, DMY'")
-    until = fetch(shop, "select '2999-01-01 12:00+00'::timestamptz")
-    ask(admin, "pause_queue", queue="mine", until=until)
-    assert fetch(shop, "select paused_until from trunq.queue where name = 'mine'") == until
-    ask(admin, "pause_subscription", queue="mine", subscription="default")
-    paused = "select max(s.paused_until) = 'infinity' from trunq.subscription s join trunq.queue q using (queue_id)"
-    assert fetch(shop, f"{paused} where q.name = 'mine' and s.name = 'default'")
