@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
@@ -19,9 +20,11 @@ from calling import ask, call, fetch, new_names
 from conftest import Connect
 from deploying import parse
 from engine import Engine
+from granting import granting, me
 from trunq.web import app
 from trunq.web.page import hinted
-from trunq.web.pages import PAGES
+from trunq.web.pages import PAGES, message
+from trunq.web.pages.dead import _look
 from waiting import wait_until
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(1)>"
@@ -304,3 +307,33 @@ def test_who_asks_while_another_waits_gets_the_same_answer(orders: Engine, page:
     assert page.portal is not None
     assert {panel.rows for panel in page.portal.call(all_at_once)} == {7}
     assert len(asked) == 1
+
+
+def test_a_look_of_a_role_at_several_queues_goes_on_where_the_first_of_them_ended(
+    connection: psycopg.Connection[Any], connect: Connect
+) -> None:
+    many, one = (Engine(connection, f"of_{n}").create() for n in range(2))
+    for queue, count in ((many, 3), (one, 1)):
+        queue.publish(count)
+        held = queue.lease(count)
+        queue.answer("reject", held, errors=["boom"] * count)
+    with granting(connection, connect, many.queue) as grant:
+        reader = grant("reader")
+        ask(connection, "grant_role", queue=one.queue, role="reader", grantee=me(reader))
+        look = _look(call(reader, "list_dead_groups", look=2))
+        assert (look.looked, look.groups[0].messages) == (3, 3)
+        assert look.to == many.call("list_dead", limit=2)[-1].dead_id
+        look = _look(call(reader, "list_dead_groups", look=2, before=look.to))
+        assert (look.looked, look.to) == (1, None)
+
+
+def test_a_search_goes_on_where_it_ended_whatever_the_role_has_sent(
+    session: psycopg.Connection[Any], shared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Engine(session, next(new_names("searched"))).create()
+    work.run("insert into {log} (kind) select 'other' from generate_series(1, 1500)")
+    monkeypatch.setattr(message, "LOOKED", 1000)
+    silent = make_conninfo(shared_database, options="-c client_min_messages=error")
+    with browse(silent) as client:
+        body = client.get(f"/queues/{work.queue}/messages?kind=lost").text
+    assert re.search(r"\?[^\"]*before=\d+", body)

@@ -18,7 +18,19 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import audit, conversion, db, doctor, leader, overview, role, status, subscription, web
+from trunq.cli.operate import (
+    audit,
+    conversion,
+    db,
+    doctor,
+    holder,
+    leader,
+    overview,
+    role,
+    status,
+    subscription,
+    web,
+)
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
@@ -93,6 +105,7 @@ for name, noun in (
     # Those of queue.py, and conversion.
     ("queue", conversion.app),
     ("workers", hold.app),
+    ("session", holder.app),
     ("subscription", subscription.app),
     # Those of stream.py, and movers.
     ("stream", mover.app),

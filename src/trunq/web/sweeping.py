@@ -93,7 +93,7 @@ async def ask_group(call: Call) -> Question:
     newest = await call.client.list_dead_groups(look=LOOKED, connection=call.connection)
     mine = [row for row in newest if row.fingerprint == fingerprint]
     n = sum(row.messages for row in mine)
-    least = "at least " if mine and mine[0].looked_to is not None else ""
+    least = "at least " if any(row.looked_to is not None for row in newest) else ""
     then = "Nothing brings them back." if act == "purge" else "They run again, from their first attempt."
     queues = sorted(row.queue for row in mine)
     where = queues[0] if len(queues) == 1 else f"{len(queues):,} queues"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import ask, call, come_back, fetch, move_clock, publish, refused
+from calling import ask, call, come_back, fetch, lease, move_clock, publish, refused
 from diagnosing import Connection, findings, follow
 from engine import Engine
 from trunq import install
@@ -275,12 +275,12 @@ def test_a_bell_that_nobody_answers_is_named_and_freed(healthy: Embedded, dba: C
         try:
             move_clock(dba, "6 minutes")
             (row,) = findings(dba, "bells")
+            assert ask(dba, "take_bell", queue="work") == "sleeper"
+            follow(dba, row.hint)
         finally:
             move_clock(dba, "0")
         assert (row.severity, row.queue) == ("warning", "work")
         assert 'application "trunq worker ada", holds the bell of queue "work"' in row.finding
-        assert ask(dba, "take_bell", queue="work") == "sleeper"
-        follow(dba, row.hint)
         wait_until(lambda: ask(dba, "take_bell", queue="work") == "held")
         ask(dba, "give_bell", queue="work")
     assert findings(dba) == []
@@ -431,3 +431,38 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
         ask(dba, "drop_queue", queue=name, force=True)
     with refused("TQ005", "-1"):
         call(dba, "diagnose", queues=-1)
+
+
+LOCKED = """
+    select count(*) from pg_locks l join pg_class c on c.oid = l.relation
+    where l.pid = pg_backend_pid() and c.relname like 'many%'"""
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "trunq._diagnose_pauses(null)",
+        "trunq._diagnose_warnings(null)",
+        "trunq.list_workers()",
+        "trunq.free_worker('nobody')",
+        "trunq.list_streams()",
+        "trunq.overview()",
+        "trunq._list_figures(true)",
+    ],
+)
+def test_a_look_at_all_queues_keeps_the_locks_of_none(dba: Connection, look: str) -> None:
+    """A thousand queues have more tables than the server has room for locks."""
+    for number in range(2):
+        queue = f"many_{number}"
+        ask(dba, "create_queue", queue=queue)
+        ask(dba, "subscribe", queue=queue, subscription="stream", mode="exclusive")
+        publish(dba, queue, 3)
+        lease(dba, queue, 1)
+        ask(dba, "pause_queue", queue=queue)
+    try:
+        with dba.transaction():
+            dba.execute(f"select * from {look}".encode())
+            assert fetch(dba, LOCKED) == 0
+    finally:
+        for number in range(2):
+            ask(dba, "drop_queue", queue=f"many_{number}", force=True)

@@ -238,6 +238,7 @@ PANELS = {
         "publish",
         "worker",
         "workers",
+        "session",
         "leader",
         "status",
         "overview",

@@ -140,9 +140,12 @@ def groups(
     shown = found if json or csv else [{**row, "kinds": ", ".join(row["kinds"])} for row in found]
     where = "No queue" if queue is None else f"Queue {queue}"
     write_rows(shown, GROUPS, json, f"{where} has {'' if queue is None else 'no '}dead messages.", csv)
-    if found and not (json or csv) and (further := found[0]["looked_to"]) is not None:
+    # Of a role that sees several queues, a look at each.
+    looks = {(row["looked"], row["looked_to"]) for row in found}
+    further = max((to for _, to in looks if to is not None), default=None)
+    if further is not None and not (json or csv):
         say("It looked at the newest {looked}; go on with: --before {further}",
-            looked=f"{found[0]['looked']:,}", further=further)  # fmt: skip
+            looked=f"{sum(looked for looked, _ in looks):,}", further=further)  # fmt: skip
 
 
 @option.verb(

@@ -258,6 +258,8 @@ def list_messages(
     when there are more.
     """
     with client(database) as trunq, trunq.transaction() as connection:
+        # A role may have none of them sent.
+        connection.execute("set local client_min_messages = warning")
         connection.add_notice_handler(_pass_on)
         rows = trunq.list_messages(
             queue,

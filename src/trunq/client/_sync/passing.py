@@ -1599,8 +1599,8 @@ class Passing(Access):
 
         A fingerprint is the first line of an error in which quoted texts, numbers and long hexadecimal words
         are masked, so that one fault of a thousand customers is one group; without an error it is the reason.
-        kinds: ten of them; id and error: of the newest message; looked: at how many, back to looked_to_at;
-        looked_to: where the next look goes on, None when it saw all.
+        kinds: ten of them; id and error (up to 1,000 characters): of the newest message; looked: at how many,
+        back to looked_to_at; looked_to: where the next look goes on, None when it saw all.
 
         Returns one row for each fingerprint and queue. Raises QueueNotFound, SubscriptionNotFound;
         InvalidArgument for a subscription without its queue.
@@ -1809,6 +1809,25 @@ class Passing(Access):
         Raises QueueNotFound, SubscriptionNotFound.
         """
         return self._records(connection, Member, "list_members", queue=queue, group=group)
+
+    def end_session(self, pid: int, began_at: datetime, *, connection: Given | None = None) -> bool:
+        """Ends a session that stands in the way, as a finding of `diagnose` names it: its transaction is
+        rolled back and its locks go; a worker or a pool connects anew.
+
+        `began_at`: when the session began (backend_start in pg_stat_activity), so that nobody else is ended
+        who has got its process id since. Only one that stands in the way at this moment: a transaction that
+        keeps vacuum or rotation waiting, holds the lock of a queue or of a subscription, or has published and
+        does nothing; a worker that holds a bell and is silent. For the owner of trunq, who needs
+        pg_read_all_stats to see it and pg_signal_backend to end it; a session of a superuser only a superuser
+        ends. Nothing takes it back, a rollback neither.
+
+        Returns False when it was told to end, and had not within a second. Raises InvalidArgument for one
+        that is in nobody's way, or has ended.
+        """
+        returned: bool = self._value(
+            connection, "end_session", pid=pid, began_at=moment("began_at", began_at)
+        )
+        return returned
 
     def list_instances(
         self, pipeline: str, limit: int | None = None, *, connection: Given | None = None

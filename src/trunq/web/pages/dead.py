@@ -95,9 +95,10 @@ def _look(rows: list[DeadGroup]) -> Look:
         if group.last is None or row.last_died_at > group.last:
             group.last, group.newest, group.error = row.last_died_at, row, row.error
     ordered = sorted(found.values(), key=lambda group: -group.messages)
-    if not rows:
-        return Look(ordered)
-    return Look(ordered, rows[0].looked, rows[0].looked_to, rows[0].looked_to_at)
+    # One look; of a role that sees several queues one of each, and they came differently far.
+    looks = {(row.looked, row.looked_to, row.looked_to_at) for row in rows}
+    to, to_at = max(((to, at) for _, to, at in looks if to is not None), default=(None, None))
+    return Look(ordered, sum(looked for looked, _, _ in looks), to, to_at)
 
 
 async def sweeps(desk: Desk, queue: str | None, *acts: str) -> Panel[list[Any]]:

@@ -161,9 +161,10 @@ begin
   finding := concat(format('of a disk of %s this database has %s', pg_size_pretty(v_disk), pg_size_pretty(v_used)),
     case when v.a_day >= 1 then format(' and has grown by %s a day since %s: it is full in %s days', pg_size_pretty(v.a_day::bigint), date_trunc('second', v.since),
       round((greatest(v_left, 0) / v.a_day)::numeric, 1)) end,
-    format('; the largest queue, "%s", has %s', v_queue.name, pg_size_pretty(v_queue.bytes)));
-  hint := coalesce(format('keep less of what everybody has read: select trunq.set_queue(%L, p_retain_size => %s); or give the disk more room', v_queue.name,
-    greatest(v_queue.bytes::bigint / 2, 1048576)), 'give the disk more room');
+    case when v_queue.name is not null then format('; the largest queue, "%s", has %s', v_queue.name, pg_size_pretty(v_queue.bytes)) end);
+  hint := case when v_queue.name is null then 'give the disk more room' else format(
+    'keep less of what everybody has read: select trunq.set_queue(%L, p_retain_size => %s); or give the disk more room', v_queue.name,
+    greatest(v_queue.bytes::bigint / 2, 1048576)) end;
   since := v.since;
   return next;
 end $$;
