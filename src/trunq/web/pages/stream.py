@@ -118,8 +118,20 @@ async def show(desk: Desk, request: Request) -> Response:
         findings=[],
         acts=[Act("tick", "Cut a tick now", {"queue": queue})],
         sections=[
-            Section("Readers", await panel(("streams", queue), streams), STREAMS[1:], NO_STREAM, f"trunq subscription create {queue} ledger --mode exclusive"),
-            Section("Groups", groups, GROUPS[1:], "No group reads this queue. In a group, several readers share a stream:", f"trunq group create {queue} reports"),
+            Section(
+                "Readers",
+                await panel(("streams", queue), streams),
+                STREAMS[1:],
+                NO_STREAM,
+                f"trunq subscription create {queue} ledger --mode exclusive",
+            ),
+            Section(
+                "Groups",
+                groups,
+                GROUPS[1:],
+                "No group reads this queue. In a group, several readers share a stream:",
+                f"trunq group create {queue} reports",
+            ),
             Section(
                 "Members",
                 await panel(("members", queue), members),
