@@ -81,7 +81,8 @@ def test_a_public_function_that_has_got_more_parameters_leaves_its_former_self_b
 ) -> None:
     session = connect()
     session.execute(
-        b"create function trunq.diagnose(p_queues integer default 20) returns text language sql as 'select null';"
+        b"create function trunq.diagnose(p_queues integer default 20) returns text"
+        b" language sql as 'select null';"
         b"comment on schema trunq_data is 'trunq: functions of before'"
     )
     with refused("42725"):
