@@ -31,7 +31,7 @@ from waiting import wait_until
 
 pytestmark = [needs_browser, pytest.mark.timeout(600)]
 
-MESSAGES = 12_000
+MESSAGES = 20_000
 HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on"}
 HANDLERS = """
 import asyncio
