@@ -104,11 +104,22 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
 ) -> None:
     (dead,) = orders.listed(state="dead")
     orders.publish(1, kinds=["a_kind_with_a_long_name"], keys=["customer 4711 of the shop in Bern"])
-    long = "TimeoutError: the warehouse at https://warehouse.internal/api/v2/stock did not answer: " + "x" * 200
+    long = (
+        "TimeoutError: the warehouse at https://warehouse.internal/api/v2/stock did not answer: " + "x" * 200
+    )
     held = orders.lease(10, worker="worker-7.eu-central-1.compute.internal")
     orders.answer("reject", held, errors=[long] * len(held.ids))
     queue = f"/queues/{orders.queue}"
-    paths = ["/", "/dead", "/audit", "/workers", "/streams", queue, f"{queue}/subscriptions/ledger", f"{queue}/messages"]
+    paths = [
+        "/",
+        "/dead",
+        "/audit",
+        "/workers",
+        "/streams",
+        queue,
+        f"{queue}/subscriptions/ledger",
+        f"{queue}/messages",
+    ]
     paths += [
         f"{queue}/messages/{dead}",
         f"{queue}/dead",

@@ -55,7 +55,9 @@ class Policy:
 
     max_attempts: Annotated[
         int | None,
-        typer.Option("--max-attempts", min=1, max=9999, rich_help_panel=PANEL, help="How many attempts it has."),
+        typer.Option(
+            "--max-attempts", min=1, max=9999, rich_help_panel=PANEL, help="How many attempts it has."
+        ),
     ] = None
     time_out: Annotated[
         timedelta | None,
@@ -124,7 +126,9 @@ def publish(
             "--lines", "-l", help="Publish one message for each line of a file (- is standard input)."
         ),
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Its kind: which handler takes it.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", "-k", help="Its kind: which handler takes it.")
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", help="What it is about: a customer, an order.")] = None,
     headers: Annotated[
         dict[str, Any] | None,

@@ -106,9 +106,7 @@ def leader(
             help="Functions of yours by which lanes are ranked: a module and the name of its Ranks.",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Its name; by default host and process.")
-    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Its name; by default host and process.")] = None,
     *,
     databases: Databases,
     statistics: Annotated[

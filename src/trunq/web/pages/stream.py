@@ -74,7 +74,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
                     Column("lost_at", "ago"),
                     Column("accepted_at", "ago"),
                 ),
-                "No subscription has lost messages. One that stands still for longer than its queue holds messages would.",
+                "No subscription has lost messages, as one does that stands still for too long.",
             ),
         ],
     )
@@ -118,8 +118,20 @@ async def show(desk: Desk, request: Request) -> Response:
         findings=[],
         acts=[Act("tick", "Cut a tick now", {"queue": queue})],
         sections=[
-            Section("Readers", await panel(("streams", queue), streams), STREAMS[1:], NO_STREAM, f"trunq subscription create {queue} ledger --mode exclusive"),
-            Section("Groups", groups, GROUPS[1:], "No group reads this queue. In a group, several readers share a stream:", f"trunq group create {queue} reports"),
+            Section(
+                "Readers",
+                await panel(("streams", queue), streams),
+                STREAMS[1:],
+                NO_STREAM,
+                f"trunq subscription create {queue} ledger --mode exclusive",
+            ),
+            Section(
+                "Groups",
+                groups,
+                GROUPS[1:],
+                "No group reads this queue. In a group, several readers share a stream:",
+                f"trunq group create {queue} reports",
+            ),
             Section(
                 "Members",
                 await panel(("members", queue), members),
@@ -142,7 +154,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("last_message_id", "id", "up to message"),
                     Column("reachable", "yes"),
                 ),
-                "There is no tick yet. The leader cuts one when messages are there; a batch lies between two ticks.",
+                "There is no tick yet. The leader cuts one when there are messages.",
             ),
         ],
     )
