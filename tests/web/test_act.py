@@ -55,6 +55,8 @@ def test_what_is_paused_here_is_resumed_here(orders: Engine, page: TestClient) -
     assert f"All of {orders.queue} is paused until 2999" in do(
         page, "pause_queue", queue=orders.queue, until="2999-01-01"
     )
+    # What waits there is nobody's fault.
+    assert "never" not in words(page.get(f"/queues/{orders.queue}").text)
     assert "goes on" in do(page, "resume_queue", queue=orders.queue)
 
 

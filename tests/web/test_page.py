@@ -138,9 +138,10 @@ def test_a_hint_is_a_sentence_in_which_commands_are_set_apart() -> None:
     shown = {
         "start a worker, or: trunq leader": "Start a worker, or: <code>trunq leader</code>",
         "trunq db upgrade --repair": "<code>trunq db upgrade --repair</code>",
-        "select trunq.free_worker('a''s (1)') hands them on": "<code>select trunq.free_worker(&#39;a&#39;&#39;s (1)&#39;)"
-        "</code> hands them on",
-        "end <b>: select pg_terminate_backend(7)": "End &lt;b&gt;: <code>select pg_terminate_backend(7)</code>",
+        "select trunq.free_worker('a''s (1)') hands them on": (
+            "<code>select trunq.free_worker(&#39;a&#39;&#39;s (1)&#39;)</code> hands them on"
+        ),
+        "end <b>: select pg_cancel(7)": "End &lt;b&gt;: <code>select pg_cancel(7)</code>",
         "see: trunq dead list a, or trunq web": "See: trunq dead list a, or trunq web",
     }
     assert {hint: str(hinted(hint)) for hint in shown} == shown

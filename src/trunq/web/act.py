@@ -170,7 +170,7 @@ async def ask_cancel(call: Call) -> Question:
     if id is None:
         return await sweeping.ask_cancel(call)
     return Question(
-        f"Cancel message {id} of {queue}? It will not run; of one that runs, its worker is told.",
+        f"Cancel message {id} of {queue}? It will not run. If it runs already, its worker is told.",
         "Cancel the message",
         {"queue": queue, "id": id},
     )

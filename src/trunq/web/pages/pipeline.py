@@ -150,7 +150,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("quarantined", "number"),
                     Column("error", "error"),
                 ),
-                'It has one state for all rows. To give each customer one, its definition says: per = "message.customer"',
+                'It has one state. One for each customer: define it with per = "message.customer"',
             ),
         ],
     )

@@ -74,7 +74,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
                     Column("lost_at", "ago"),
                     Column("accepted_at", "ago"),
                 ),
-                "No subscription has lost messages. One that stands still for longer than its queue holds messages would.",
+                "No subscription has lost messages, as one does that stands still for too long.",
             ),
         ],
     )
@@ -154,7 +154,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("last_message_id", "id", "up to message"),
                     Column("reachable", "yes"),
                 ),
-                "There is no tick yet. The leader cuts one when messages are there; a batch lies between two ticks.",
+                "There is no tick yet. The leader cuts one when there are messages.",
             ),
         ],
     )
