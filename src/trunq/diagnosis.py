@@ -168,7 +168,7 @@ def _wake_up(dsn: str, connection: psycopg.Connection) -> Iterator[Finding]:
         yield _finding(
             "wake-up",
             "unseen",
-            "this server is a standby, where nothing can listen; what is said of the rest is what it has by now",
+            "this server is a standby, where nothing can listen; the rest is what has reached it",
             "give the address of the primary",
         )
         return
