@@ -147,12 +147,12 @@ def _version(connection: psycopg.Connection) -> Iterator[Finding]:
 
 def _clock(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator[Finding]:
     asked = now()
-    row = connection.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
+    row = connection.execute("select extract(epoch from clock_timestamp())").fetchone()
     answered = now()
     if row is None:
         return
     unsure = (answered - asked) / 2
-    ahead = (asked + answered) / 2 - row[0]
+    ahead = (asked + answered) / 2 - float(row[0])
     if abs(ahead) > CLOCKS_DIFFER + unsure:
         yield _finding(
             "clock",
