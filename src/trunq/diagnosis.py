@@ -147,12 +147,12 @@ def _version(connection: psycopg.Connection) -> Iterator[Finding]:
 
 def _clock(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator[Finding]:
     asked = now()
-    row = connection.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
+    row = connection.execute("select extract(epoch from clock_timestamp())").fetchone()
     answered = now()
     if row is None:
         return
     unsure = (answered - asked) / 2
-    ahead = (asked + answered) / 2 - row[0]
+    ahead = (asked + answered) / 2 - float(row[0])
     if abs(ahead) > CLOCKS_DIFFER + unsure:
         yield _finding(
             "clock",
@@ -168,7 +168,7 @@ def _wake_up(dsn: str, connection: psycopg.Connection) -> Iterator[Finding]:
         yield _finding(
             "wake-up",
             "unseen",
-            "this server is a standby, where nothing can listen; what is said of the rest is what it has by now",
+            "this server is a standby, where nothing can listen; the rest is what has reached it",
             "give the address of the primary",
         )
         return

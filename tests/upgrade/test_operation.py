@@ -371,9 +371,7 @@ def test_a_view_that_needs_what_a_migration_replaces_is_named_and_the_hint_helps
         (select p.oid::regprocedure from pg_proc p where proname = 'list_dead')); end $$"""
     newer = [
         Migration(install.newest() + 1, "9998_function.sql", drops),
-        Migration(
-            install.newest() + 2, "9999_column.sql", "alter table trunq.leader alter name type varchar"
-        ),
+        Migration(install.newest() + 2, "9999_column.sql", "alter table trunq.leader alter name type name"),
     ]
     known = install.migrations()
     monkeypatch.setattr(install, "migrations", lambda: (*known, *newer))

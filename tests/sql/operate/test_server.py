@@ -71,18 +71,20 @@ def test_settings_that_cost_promises_are_named_and_taken_back(dba: Connection) -
         "alter role late in database postgres set session_replication_role = 'replica'",
         "alter database postgres set default_transaction_read_only = on",
         "alter role late set default_transaction_read_only = on",
+        "alter role late set standard_conforming_strings = off",
         "select pg_reload_conf()",
     ):
         dba.execute(statement.encode())
     wait_until(lambda: "the server" in str(findings(dba)))
     found = findings(dba)
-    assert [row.area for row in found] == ["settings"] * 5
+    assert [row.area for row in found] == ["settings"] * 6
     said = [row.finding for row in found]
     assert [each.partition(":")[0] for each in said] == [
         "role late has synchronous_commit off",
         "the server has synchronous_commit off",
         "database postgres has default_transaction_isolation 'serializable'",
         "role late in database postgres has session_replication_role 'replica'",
+        "role late has standard_conforming_strings off",
         "database postgres has default_transaction_read_only on",
     ]
     for row in found:

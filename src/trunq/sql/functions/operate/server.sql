@@ -197,6 +197,9 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'error', null, null, format('%s has session_replication_role %L: no trigger fires there, so what it publishes wakes nobody and is checked by nothing', s.who, s.value), s.hint, null
   from trunq._settings_of('session_replication_role') s where s.value = 'replica'
   union all
+  select 'error', null, null, format('%s has standard_conforming_strings off: functions of trunq take the backslashes in their own texts for something else, so that lists are wrong', s.who), s.hint, null
+  from trunq._settings_of('standard_conforming_strings') s where not s.value::boolean
+  union all
   -- A role that only looks may well be read-only.
   select 'error', null, null, format('%s has default_transaction_read_only on: nobody publishes or works there, and workers take it for a database that is away', s.who),
     'set default_transaction_read_only = off, then ' || s.hint, null
@@ -213,7 +216,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'warning', null, null, format('%s has jit_above_cost %s: Postgres compiles statements of pages and lists, which takes longer than they do', s.who, s.value), s.hint, null
   from trunq._settings_of('jit_above_cost') s where s.value::double precision between 0 and 9999 and current_setting('jit') = 'on'
 $$;
-comment on function trunq._diagnose_settings is 'Settings of the server, the database or a role that cost promises, or hurt: fsync or synchronous_commit off, another isolation level, triggers switched off, transactions that only read; time-outs of less than a minute for sessions and transactions, or of less than five seconds for statements; jit at a low cost.';
+comment on function trunq._diagnose_settings is 'Settings of the server, the database or a role that cost promises, or hurt: fsync or synchronous_commit off, another isolation level, triggers switched off, transactions that only read, backslashes that are escapes; time-outs of less than a minute for sessions and transactions, or of less than five seconds for statements; jit at a low cost.';
 
 create or replace function trunq._milliseconds(p_value text) returns numeric
 language sql immutable set search_path = pg_catalog, pg_temp as $$
