@@ -77,6 +77,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "drop_taker": (OWNER, {"taker": "there"}),
     "elect": (OWNER, {"name": "me"}),
     "empty_queue": (OWNER, {}),
+    "end_session": (OWNER, {"pid": 1, "began_at": UNTIL}),
     "end_mover": (WORKS, {"subscription": "stream", "worker": "w"}),
     "extend": (WORKS, HELD),
     "fail_batch": (WORKS, {**BATCH, "token": 1}),

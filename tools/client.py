@@ -29,6 +29,7 @@ NAMED_FROM: Final = {
     "create_queue": "retention",
     "create_webhook": "scheme",
     "delete_memo": "expected",
+    "diagnose": "areas",
     "drop_queue": "force",
     "forward_retries": "max",
     "grant_role": "payload",

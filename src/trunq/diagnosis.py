@@ -4,6 +4,7 @@ what only a program can see: versions, whether LISTEN reaches it, its clock, the
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
 from trunq.connection.probe import looks_pooled
-from trunq.errors import TrunqError
+from trunq.errors import InvalidArgument, TrunqError
 from trunq.record import Finding
 
 HEARS_WITHIN: Final = 3.0
@@ -36,6 +37,9 @@ PROGRAM: Final = {
 }
 """The areas that a program alone can look at."""
 
+_SIZE: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?)\s*(bytes|[kMGTP]?B|)\s*", re.IGNORECASE)
+_UNITS: Final = {unit: 1024**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb", "pb"))}
+
 _LOCAL: Final = ("", "localhost", "127.0.0.1", "::1")
 
 
@@ -51,9 +55,11 @@ def diagnose(
     Of more than so many `queues`, others are looked at each minute; 0: all. `disk`: how large the disk
     of the server is, as Postgres writes sizes ('200GB'); of a server on this machine that is looked up. It
     changes nothing but a LISTEN and a NOTIFY of its own, on a channel that nobody else has. A look that
-    fails is an error, and the others go on. Raises psycopg.OperationalError where the database cannot be
-    reached.
+    fails is an error, and the others go on. Raises InvalidArgument for a `disk` that is no size;
+    psycopg.OperationalError where the database cannot be reached.
     """
+    if disk is not None:
+        disk = disk_size(disk)
     with open_connection(complete(dsn, "trunq doctor")) as connection:
         looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
             ("version", lambda: _version(connection)),
@@ -62,6 +68,17 @@ def diagnose(
             ("wake-up", lambda: _wake_up(dsn, connection)),
         )
         return [finding for area, look in looks for finding in _safely(area, look)]
+
+
+def disk_size(size: str) -> str:
+    """A size in bytes, as every Postgres reads it. Raises InvalidArgument for one that no disk has."""
+    found = _SIZE.fullmatch(size)
+    count = round(float(found[1]) * _UNITS.get(found[2].lower(), 1)) if found else 0
+    if not 0 < count < 2**63:
+        raise InvalidArgument(
+            f'"{size[:100]}" is not the size of a disk', "write it as Postgres writes sizes: 200GB, 1.5TB"
+        )
+    return f"{count} bytes"
 
 
 def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
@@ -76,7 +93,7 @@ def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def _database(connection: psycopg.Connection, queues: int, disk: str | None) -> Iterator[Finding]:
-    if connection.execute("select to_regprocedure('trunq.diagnose(integer)') is null").fetchone() == (True,):
+    if connection.execute("select to_regproc('trunq.diagnose') is null").fetchone() == (True,):
         return
     # In one transaction: behind a pooler, the next one may be another session's.
     with connection.transaction():
@@ -130,12 +147,12 @@ def _version(connection: psycopg.Connection) -> Iterator[Finding]:
 
 def _clock(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator[Finding]:
     asked = now()
-    row = connection.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
+    row = connection.execute("select extract(epoch from clock_timestamp())").fetchone()
     answered = now()
     if row is None:
         return
     unsure = (answered - asked) / 2
-    ahead = (asked + answered) / 2 - row[0]
+    ahead = (asked + answered) / 2 - float(row[0])
     if abs(ahead) > CLOCKS_DIFFER + unsure:
         yield _finding(
             "clock",
@@ -147,6 +164,14 @@ def _clock(connection: psycopg.Connection, now: Callable[[], float]) -> Iterator
 
 
 def _wake_up(dsn: str, connection: psycopg.Connection) -> Iterator[Finding]:
+    if connection.execute("select pg_is_in_recovery()").fetchone() == (True,):
+        yield _finding(
+            "wake-up",
+            "unseen",
+            "this server is a standby, where nothing can listen; the rest is what has reached it",
+            "give the address of the primary",
+        )
+        return
     channel = f"trunq_doctor_{uuid4().hex}"
     with open_connection(complete(dsn, "trunq doctor")) as ear:
         ear.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))

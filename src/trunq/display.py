@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 LONGEST = 48
 """Characters of a text in a table; a longer one is cut."""
+HIDDEN = "(hidden here)"
+FILTERS = {
+    "state": "{}",
+    "kind": "kind {}",
+    "key": "key {}",
+    "reason": "dead because {}",
+    "fingerprint": "fingerprint {}",
+    "error": 'error contains "{}"',
+    "payload": "payload contains what was given",
+    "headers": "headers contain what was given",
+    "older_than": "older than {}",
+    "newer_than": "newer than {}",
+}
+"""Filters of a sweep, in words."""
 
 
 def cell(column: str, value: Any) -> str:
@@ -70,6 +84,17 @@ def interval(value: timedelta) -> str:
 def count(number: int, is_estimate: bool) -> str:
     """A number; `~10,000` where it is an estimate."""
     return f"{'~' if is_estimate else ''}{number:,}"
+
+
+def matching(filter: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
+    """What a sweep is about besides its queue and subscription; `hidden`: parts that nobody is to see."""
+    veiled = {"error", "fingerprint"} if "error" in hidden else set()
+    told = [
+        said.format(HIDDEN if name in veiled else text(filter[name]))
+        for name, said in FILTERS.items()
+        if name in filter
+    ]
+    return ", ".join(told) or "all"
 
 
 def attempt(told: Mapping[str, Any]) -> str:

@@ -251,7 +251,23 @@ def _explain_database(error: psycopg.Error) -> Explanation | None:
                 " first), or ask them for the right",
             )
         case psycopg.errors.ReadOnlySqlTransaction():
-            return Explanation("this database is read-only (a standby, or set so)", "connect to the primary")
+            return Explanation(
+                "this database is read-only: it is a standby, or default_transaction_read_only is set",
+                "connect to the primary; where it is set, PGOPTIONS='-c default_transaction_read_only=off' in"
+                " front of a command undoes it",
+            )
+        case psycopg.errors.QueryCanceled():
+            return Explanation(
+                "the database ended a statement: it took longer than statement_timeout allows, or somebody"
+                " cancelled it",
+                "PGOPTIONS='-c statement_timeout=0' in front of a command lets it take longer",
+            )
+        case psycopg.errors.LockNotAvailable():
+            return Explanation(
+                f"somebody else has what this needs, for longer than lock_timeout allows: {first_line}",
+                "pg_stat_activity (xact_start) or pg_prepared_xacts shows who has a transaction open; end it,"
+                " or try again",
+            )
         case psycopg.errors.DiskFull():
             return Explanation(
                 "the database's disk is full", "free some space and try again; what was committed is there"

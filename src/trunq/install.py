@@ -36,6 +36,11 @@ _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, '
 _PATH: Final = "set local search_path = pg_catalog, pg_temp;"
 """What is bound here (queries, defaults, views, bodies) never means somebody's own functions."""
 
+_UNBOUNDED: Final = """select set_config(name, '0', true)
+from unnest('{statement_timeout,transaction_timeout,idle_in_transaction_session_timeout}'::text[]) name
+where current_setting(name, true) <> '0';"""
+"""Limits of a role or a database are for its work, and end no upgrade halfway; pg_dump does the same."""
+
 _LATE_BOUND: Final = "set local check_function_bodies = off;"
 """Functions in `language sql` may name what a later file makes."""
 
@@ -74,6 +79,12 @@ _LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms';"
 
 _BLOCKED: Final = "an open transaction stands in the way of this upgrade, and nothing was changed"
 _UNBLOCK: Final = "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or wait for its end"
+
+_NEEDED: Final = "something of yours needs what this upgrade replaces, and this step changed nothing"
+_UNNEEDED: Final = (
+    "keep what made it (pg_get_viewdef() of a view, pg_get_functiondef() of a function), drop it, upgrade,"
+    " and make it again: functions may have other columns then"
+)
 
 _THEN: Final = ", and then each queue in one of its own"
 _EACH: Final = "Stopped here, the queues that are left follow with `trunq db upgrade`, or this call again."
@@ -133,7 +144,7 @@ def install(
         with open_lent(complete(where, "trunq install")) as connection:
             return install(connection, facade, repair=repair, tell=tell)
     for _ in range(_PATIENCE):
-        with suppress(psycopg.errors.LockNotAvailable), transaction(where) as connection:
+        with suppress(psycopg.errors.LockNotAvailable), _naming_users(), transaction(where) as connection:
             change = _install(connection, facade, repair)
             break
         time.sleep(0.05)
@@ -151,7 +162,8 @@ def _refresh(where: Connection, tell: Tell | None) -> int:
             if not left and not _count(connection, "former"):
                 return done
             try:
-                queue = _fetch(connection, "select trunq._refresh_next()")
+                with _naming_users():
+                    queue = _fetch(connection, "select trunq._refresh_next()")
             except psycopg.Error as error:
                 if error.sqlstate == QueueInUse.sqlstate:
                     raise SchemaError(str(error.diag.message_primary), error.diag.message_hint) from error
@@ -216,6 +228,18 @@ def _require_facades(connection: Connection) -> None:
             f"this database has the API of {missing[0]}, which this program cannot bring up to date",
             f'`pip install "trunq[{missing[0]}]"`, then again',
         )
+
+
+@contextmanager
+def _naming_users() -> Iterator[None]:
+    """Say which view of the user's, or what else, needs what is dropped or changed."""
+    try:
+        yield
+    except (psycopg.errors.DependentObjectsStillExist, psycopg.errors.FeatureNotSupported) as error:
+        told = error.diag.message_detail
+        if told is None:
+            raise
+        raise SchemaError(f"{_NEEDED}: {'; '.join(told.splitlines())}", _UNNEEDED) from error
 
 
 def _is_facade_old(connection: Connection, name: str, wanted: str | None, functions: bool) -> bool:
@@ -352,6 +376,7 @@ def transaction(where: str | Connection) -> Iterator[Connection]:
         try:
             with where.transaction():
                 _run(where, _PATH)
+                _run(where, _UNBOUNDED)
                 yield where
         finally:
             where.isolation_level = level

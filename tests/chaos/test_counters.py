@@ -15,7 +15,8 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from calling import ask, call, move_clock, publish
+from calling import answer, ask, call, lease, move_clock, publish
+from copying import copied_server
 from shelling import start
 from waiting import wait_until
 
@@ -158,3 +159,30 @@ def test_counters_never_fall_whatever_is_killed(
             for name in ("handler", "wait"):
                 assert scraper.told(who, f"trunq_{name}_seconds_count", "placed") == published
         cast.kill("leader", "web")
+
+
+def counted(connection: psycopg.Connection[Any]) -> list[Any]:
+    """All that is counted."""
+    samples = call(connection, "latest_samples", queue="orders")
+    totals = connection.execute("select took, waited from trunq.statistic_total").fetchall()
+    return [*((row.published, row.answers) for row in samples), *totals]
+
+
+def test_a_crash_takes_no_count_back_where_commits_do_not_wait_for_the_disk() -> None:
+    lazy = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+    with copied_server(settings=lazy) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            call(connection, "create_queue", queue="orders")
+        for duty in ("sample", "roll_up"):
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                publish(connection, "orders", 3)
+                answer(connection, "ack", lease(connection, "orders", 3), took=[0.1] * 3)
+                move_clock(connection, "2 minutes" if duty == "sample" else "4 minutes")
+                call(connection, "perform_duty", duty=duty, queue=None if duty == "sample" else "orders")
+                told = counted(connection)
+                assert told
+                server.kill()
+            server.restart()
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                move_clock(connection, "4 minutes")
+                assert counted(connection) == told, duty

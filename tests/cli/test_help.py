@@ -21,6 +21,7 @@ COMMANDS = [
     *([name] for name in ("overview", "backlog", "audit")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
     *(["workers", verb] for verb in ("list", "show", "free")),
+    *(["session", verb] for verb in ("list", "end")),
     *(
         ["queue", verb]
         for verb in ("create", "set", "list", "close", "open", "pause", "resume", "convert", "drop")

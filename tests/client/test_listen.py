@@ -16,13 +16,16 @@ from psycopg_pool import ConnectionPool
 
 from copying import copied_server
 from pooling import needs_pgbouncer, pooling
-from trunq import AsyncClient, Channel, Client, Heard, InvalidArgument, Missed, Notification, Worker
+from standby import one, primary_and_standby
+from trunq import AsyncClient, Channel, Client, Heard, InvalidArgument, Missed, Notification, Worker, embedded
 from trunq.embedded import Embedded
 from waiting import PATIENCE, wait_until
 
 CHANNELS = 1000
 
 HOLDS = "select count(*) from pg_locks where classid = trunq._lock_class('bell') and granted"
+
+FINDS = "select pid from pg_stat_activity where wait_event = 'advisory' and query ~ 'find_place'"
 
 
 @pytest.fixture
@@ -171,6 +174,57 @@ def test_a_restart_of_the_server_is_told_to_a_channel_and_nothing_of_a_queue_is_
                 wait_until(lambda: answers(client))
                 ids += [client.publish("orders", n) for n in range(40)]
                 assert [next(orders).id for _ in range(40)] == ids[-40:]  # type: ignore[union-attr]
+
+
+def test_a_session_that_is_cut_while_it_looks_where_to_begin_again_ends_no_loop(
+    client: Client, connection: psycopg.Connection[Any]
+) -> None:
+    client.publish("orders", 1)
+    with client.listen("orders", start="earliest") as heard, ThreadPoolExecutor(1) as threads:
+        assert isinstance(next(heard), Heard)
+        client.drop_queue("orders", force=True)
+        client.create_queue("orders")
+        id = client.publish("orders", 2)
+        lock = "(trunq._lock_class('queue'), queue_id) from trunq.queue"
+        connection.execute(f"select pg_advisory_lock{lock}".encode())
+        found = threads.submit(next, heard)
+        wait_until(lambda: connection.execute(FINDS.encode()).fetchall())
+        ended = connection.execute(FINDS.replace("pid", "pg_terminate_backend(pid, 5000)", 1).encode())
+        assert ended.fetchall() == [(True,)]
+        connection.execute(f"select pg_advisory_unlock{lock}".encode())
+        assert isinstance(found.result(PATIENCE), Missed)
+        assert next(heard).id == id  # type: ignore[union-attr]
+
+
+def test_what_a_failover_lost_is_told_and_nothing_that_is_left_is_missed() -> None:
+    with primary_and_standby(embedded.majors()[0]) as pair, Client(pair.either) as client:
+        with client.listen("q") as heard:
+            kept = client.publish("q", "kept")
+            assert next(heard).id == kept  # type: ignore[union-attr]
+            pair.caught_up()
+            pair.sever()
+            lost = [client.publish("q", "lost") for _ in range(3)]
+            told = [next(heard) for _ in lost]
+            assert [each.id for each in told if isinstance(each, Heard)] == lost
+            place = told[-1].place  # type: ignore[union-attr]
+            pair.fail_over()
+            wait_until(lambda: answers(client))
+            # Ticks of the new primary have the numbers of those that were lost; the first of them sees this.
+            client.publish("q", "new")
+            for _ in range(9):
+                one(pair.standby.dsn, "select trunq.tick('q', true)")
+            client.publish("q", "newer")
+            missed = next(heard)
+            assert isinstance(missed, Missed)
+            assert missed.since is not None
+            assert missed.since <= missed.until
+            again = [next(heard) for _ in range(3)]
+            assert [each.payload for each in again if isinstance(each, Heard)] == ["kept", "new", "newer"]
+        with client.listen("q", after=place) as later:
+            assert isinstance(next(later), Missed)
+            assert [next(later).payload for _ in range(3)] == [  # type: ignore[union-attr]
+                "kept", "new", "newer",
+            ]  # fmt: skip
 
 
 def test_a_channel_needs_a_connection_of_its_own_and_a_queue_is_polled_without(database: str) -> None:

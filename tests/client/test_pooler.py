@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -352,6 +353,8 @@ def use_ids(client: Any, queue: str) -> None:
     assert (message.payload, rest) == (f"{queue} 2", [])
     assert {each.worker for each in client.list_workers(queue)} == {f"{queue} w"}
     assert client.free_worker(f"{queue} w") == 1
+    with pytest.raises(InvalidArgument, match="in nobody's way"):
+        client.end_session(1, datetime(2000, 1, 1, tzinfo=UTC))
     (message,) = client.lease(queue, "default", "w")
     assert message.id == first
     assert client.park(message, queue, 3600) == 1

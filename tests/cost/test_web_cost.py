@@ -14,6 +14,7 @@ from engine import Engine
 LOOKS = (
     "select * from trunq.overview()",
     "select * from trunq.diagnose()",
+    "select * from trunq.diagnose(p_areas => '{leader,workers,failures,sessions}')",
     "select * from trunq.statistics(p_last => '1 hour', p_per => '1 minute', p_by_kind => false)",
 )
 """Those of src/trunq/web/pages/overview.py."""

@@ -9,7 +9,6 @@ import csv
 import importlib.util
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -19,16 +18,16 @@ import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from deltalake import DeltaTable
 
-from running import logs_say, processes_of, started
+from running import Ran, logs_say, processes_of, row_of, started, stopped_while_seen
 from trunq import embedded
 from waiting import wait_until
 
@@ -40,27 +39,10 @@ REPLAY = "15"
 Row = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A run that ended: where, how, what it said, which processes were left, and which ran before."""
-
-    directory: Path
-    status: int
-    said: str
-    left: list[str]
-    running: list[str]
-
-
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """A run stopped by Ctrl-C while flights are handled."""
-    directory = tmp_path_factory.mktemp("main_job")
-    with started(directory, "--replay", "60") as run:
-        wait_until(lambda: logs_say(directory, "did not answer"), timeout=200, what="flights are handled")
-        running = processes_of(directory)
-        os.killpg(run.pid, signal.SIGINT)
-        said, _ = run.communicate(timeout=120)
-        return Ran(directory / "demo", run.returncode, said, processes_of(directory), running)
+    """A run stopped by Ctrl-C while flights are handled, and a browser sees them."""
+    return stopped_while_seen(tmp_path_factory.mktemp("main_job"))
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +115,12 @@ def test_ctrl_c_in_the_middle_ends_it_cleanly(stopped: Ran) -> None:
     assert "Traceback" not in stopped.said
     assert stopped.running
     assert stopped.left == []
+
+
+def test_a_browser_sees_it_live_until_it_is_stopped(stopped: Ran) -> None:
+    assert any(" web " in each for each in stopped.running)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(stopped.address)
 
 
 def test_nothing_is_left_running_at_the_end(ran: Ran) -> None:
@@ -400,6 +388,26 @@ def test_the_run_says_what_it_does_and_where_things_are(ran: Ran) -> None:
     status = rows["flights", "default"]
     assert "dead" in status["estimated"]
     assert abs(status["dead"] - 8255) < 0.1 * 8255
+
+
+def test_the_first_command_to_look_further_shows_it_in_a_browser(ran: Ran) -> None:
+    command = ran.said.partition("Look further:")[2].strip().splitlines()[1].split()
+    assert command[1:] == ["web", "--embedded", "--directory", "demo/database"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "trunq.cli", *command[1:], "--port", "0", "--json"],
+        cwd=ran.directory.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as web:
+        assert web.stdout is not None
+        said = ""
+        while "}" not in said:
+            said += web.stdout.readline()
+        address = "http://{host}:{port}/".format_map(json.loads(said))
+        assert wait_until(lambda: row_of("flights", address))
+        web.send_signal(signal.SIGINT)
+        assert web.wait(timeout=60) in (0, 130)
+    assert [each for each in processes_of(ran.directory.parent) if " web " in each] == []
 
 
 def test_the_report_shows_the_numbers_and_needs_no_network(ran: Ran, expected: dict[str, list[int]]) -> None:

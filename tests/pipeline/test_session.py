@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from pipeline.piping import Bench
@@ -117,6 +119,27 @@ def test_pipelines_that_need_no_spark_do_not_wait_for_executors(filled: Bench, b
         wait_until(lambda: len(filled.client.list_runs()) == 6, 120)
         wait_until(lambda: {run.outcome for run in filled.client.list_runs()} == {"done"}, 120)
     assert {run.attempts for run in filled.client.list_runs()} == {1}
+
+
+def test_a_runner_is_alive_and_not_ready_until_spark_has_done_a_job(filled: Bench, busy: Path) -> None:
+    filled.make(TABLE, MOVED, sql=["select id + 1 as id from input"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def says(path: str) -> tuple[int, str]:
+        try:
+            answer = httpx.get(f"http://{at}{path}", timeout=60)
+        except httpx.TransportError:
+            return 0, ""
+        return answer.status_code, answer.text.strip()
+
+    with running(filled, health=at):
+        cold = (503, "Spark starts, or its cluster has no free executor")
+        wait_until(lambda: says("/readyz") == cold, 120)
+        assert says("/healthz") == (200, "ok")
+        busy.touch()
+        wait_until(lambda: says("/readyz") == (200, "ok"), 120)
 
 
 PROGRAM = """

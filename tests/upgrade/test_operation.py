@@ -17,6 +17,7 @@ from trunq import SchemaMissing, install
 from trunq.cli.operate.upgrade import plan
 from trunq.embedded import Embedded
 from trunq.errors import SchemaError
+from trunq.sql import Migration
 from waiting import wait_until
 
 Connection = psycopg.Connection[Any]
@@ -356,6 +357,36 @@ def test_tables_that_no_release_made_are_refused_and_left_alone(database: str, c
     assert "trunq db uninstall" in str(caught.value.hint)
     assert install.version(database) == 1
     assert ask(session, "create_queue", queue="orders") is True
+
+
+def test_a_view_that_needs_what_a_migration_replaces_is_named_and_the_hint_helps(
+    database: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="orders")
+    made = "create view public.my_dead as select dead_id from trunq.list_dead('orders')"
+    session.execute(made.encode())
+    session.execute("create view public.my_rows as select name from trunq.leader")
+    drops = """do $$ begin execute format('drop function %s',
+        (select p.oid::regprocedure from pg_proc p where proname = 'list_dead')); end $$"""
+    newer = [
+        Migration(install.newest() + 1, "9998_function.sql", drops),
+        Migration(install.newest() + 2, "9999_column.sql", "alter table trunq.leader alter name type name"),
+    ]
+    known = install.migrations()
+    monkeypatch.setattr(install, "migrations", lambda: (*known, *newer))
+    before = fetch(session, "select max(number) from trunq.migration")
+    for view, needed in (("my_dead", "function .*list_dead"), ("my_rows", "column .*name")):
+        with pytest.raises(SchemaError, match=f"view .*{view} depends on {needed}") as caught:
+            install.install(database)
+        assert "changed nothing" in str(caught.value)
+        assert fetch(session, "select max(number) from trunq.migration") == before
+        # As the hint says.
+        kept = fetch(session, "select pg_get_viewdef(%s::regclass)", view)
+        session.execute(f"drop view {view}".encode())
+    assert install.install(database).after == before + 2
+    session.execute(f"create view my_rows as {kept}".encode())
+    session.execute(made.encode())
 
 
 def test_a_copy_that_does_not_say_its_version_names_what_to_drop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,12 @@ from starlette.testclient import TestClient
 
 from browsing import OURS, asked, browse, do, shop, words
 from calling import call, fetch, new_names
+from conftest import Connect
 from engine import Engine
 from trunq.client._async import AsyncClient
 from trunq.web.act import ACTS, QUESTIONS
 from trunq.web.guard import Person
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -52,6 +55,8 @@ def test_what_is_paused_here_is_resumed_here(orders: Engine, page: TestClient) -
     assert f"All of {orders.queue} is paused until 2999" in do(
         page, "pause_queue", queue=orders.queue, until="2999-01-01"
     )
+    # What waits there is nobody's fault.
+    assert "never" not in words(page.get(f"/queues/{orders.queue}").text)
     assert "goes on" in do(page, "resume_queue", queue=orders.queue)
 
 
@@ -185,6 +190,32 @@ def test_the_leases_of_a_worker_that_is_gone_end(orders: Engine, page: TestClien
     assert "It holds 1 message, which others get at once" in question
     assert f"1 lease of worker of {orders.queue} ended" in do(page, "free_worker", **fields)
     assert orders.listed(state="leased") == []
+
+
+def test_a_session_in_the_way_is_ended_by_an_operator_alone(
+    orders: Engine, page: TestClient, shared_database: str, open_session: Connect
+) -> None:
+    other = open_session(application_name="eve")
+    pid = other.info.backend_pid
+    # Outside of a transaction: it is named at once.
+    other.execute("select pg_advisory_lock(trunq._lock_class('queue'), %s)", (orders.queue_id,))
+    values = rf'name="pid" value="{pid}"><input type="hidden" name="began_at" value="([^"]+)">'
+    # The sentences come with the next look where they take long.
+    form = wait_until(lambda: re.search(values, page.get("/doctor").text))
+    assert form is not None
+    with browse(shared_database, read_only=True) as looking:
+        shown = wait_until(lambda: f"process {pid}" in (text := looking.get("/doctor").text.lower()) and text)
+        assert "/ask/end_session" not in shown
+        answer = looking.post("/do/end_session", data={"pid": pid, "began_at": form[1]}, headers=OURS)
+        assert answer.status_code == 403
+    question, fields = asked(page, "end_session", pid=pid, began_at=html.unescape(form[1]))
+    assert f'application "eve" holds the lock of queue "{orders.queue}"' in question
+    assert f"Process {pid} has ended" in do(page, "end_session", **fields)
+    with pytest.raises(psycopg.OperationalError):
+        other.execute("select 1")
+    question, _ = asked(page, "end_session", pid=pid, began_at=html.unescape(form[1]))
+    assert "There is nothing to do" in question
+    assert "in nobody's way" in do(page, "end_session", **fields)
 
 
 def test_what_the_database_refuses_is_said_and_changes_nothing(orders: Engine, page: TestClient) -> None:

@@ -62,6 +62,11 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     assert said == []
 
 
+NARROW = """[...document.querySelectorAll(".card > table")]
+  .every(table => table.offsetWidth <= table.parentElement.clientWidth)"""
+"""Whether each table fits its card."""
+
+
 def size_of(picture: Path) -> tuple[int, int]:
     width, height = struct.unpack(">II", picture.read_bytes()[16:24])
     return width, height
@@ -98,8 +103,23 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
     orders: Engine, address: str, page: Page
 ) -> None:
     (dead,) = orders.listed(state="dead")
+    orders.publish(1, kinds=["a_kind_with_a_long_name"], keys=["customer 4711 of the shop in Bern"])
+    long = (
+        "TimeoutError: the warehouse at https://warehouse.internal/api/v2/stock did not answer: " + "x" * 200
+    )
+    held = orders.lease(10, worker="worker-7.eu-central-1.compute.internal")
+    orders.answer("reject", held, errors=[long] * len(held.ids))
     queue = f"/queues/{orders.queue}"
-    paths = ["/", "/workers", "/streams", queue, f"{queue}/subscriptions/ledger", f"{queue}/messages"]
+    paths = [
+        "/",
+        "/dead",
+        "/audit",
+        "/workers",
+        "/streams",
+        queue,
+        f"{queue}/subscriptions/ledger",
+        f"{queue}/messages",
+    ]
     paths += [
         f"{queue}/messages/{dead}",
         f"{queue}/dead",
@@ -111,6 +131,7 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
         found = Axe().run(page)
         assert found.violations_count == 0, f"{path}: {found.generate_report()}"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert page.evaluate(NARROW), path
 
 
 def test_script_in_every_text_of_a_message_does_nothing(

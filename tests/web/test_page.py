@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
-from browsing import browse, shop
-from calling import ask, call, new_names
+from browsing import HERE, browse, shop
+from calling import ask, call, fetch, new_names
 from conftest import Connect
+from deploying import parse
 from engine import Engine
-from trunq.web.pages import PAGES
+from granting import granting, me
+from trunq.web import app
+from trunq.web.page import hinted
+from trunq.web.pages import PAGES, message
+from trunq.web.pages.dead import _look
 from waiting import wait_until
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(1)>"
@@ -54,6 +61,31 @@ def test_the_overview_says_what_is_wrong_before_it_shows_figures(
     assert re.search(r"orders / default 1 no samples", text)
 
 
+def test_what_presses_is_on_the_page_with_the_look_that_finds_it(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    shop(connection)
+    ask(connection, "elect", name="me", lease_time="1 day")
+    made = app(database)
+    looks: list[bool] = []
+    diagnose = made.state.database.client.diagnose
+
+    async def watched(*arguments: Any, **named: Any) -> Any:
+        found = await diagnose(*arguments, **named)
+        if "areas" in named:
+            looks.append(any(row.area == "leader" for row in found))
+        return found
+
+    made.state.database.client.diagnose = watched
+    with TestClient(made, base_url=HERE) as client:
+        wait_until(lambda: "Subscriptions" in seen(client, "/") and looks)
+        assert "nobody performs the duties" not in seen(client, "/").lower()
+        ask(connection, "resign", name="me", term=fetch(connection, "select term from trunq.leader"))
+        wait_until(lambda: "nobody performs the duties" in seen(client, "/").lower())
+        # Within a look of its own, and of those that found it the first.
+        assert looks[-2:].count(True) == 1, looks
+
+
 def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
     connection: psycopg.Connection[Any], database: str
 ) -> None:
@@ -61,10 +93,16 @@ def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
     call(connection, "create_queue", queue=empty)
     names = {"queue": empty, "subscription": "default"}
     with browse(database) as page:
-        for path, _ in PAGES:
-            if "{" not in path or set(re.findall(r"{([\w:]+)}", path)) <= names.keys():
-                text = seen(page, path.format_map(names))
-                assert "Nothing to show" not in text, text
+        shown = [path for path, _ in PAGES if {*re.findall(r"{([\w:]+)}", path)} <= names.keys()]
+        suggested = set()
+        for path in shown:
+            text = seen(page, path.format_map(names))
+            assert "Nothing to show" not in text, text
+            suggested |= {*re.findall(r"<code>trunq ([^<]*)</code>", page.get(path.format_map(names)).text)}
+        assert len(suggested) > 10
+        for command in suggested:
+            # Raises where the shell would refuse it.
+            parse(shlex.split(html.unescape(command.removesuffix(" --help"))))
         assert f"trunq publish {empty}" in seen(page, f"/queues/{empty}/messages")
         assert "trunq schedule create" in seen(page, "/schedules")
         assert "trunq pipeline create" in seen(page, "/pipelines")
@@ -79,6 +117,44 @@ def test_what_a_worker_said_last_is_told(connection: psycopg.Connection[Any], da
     ask(connection, "_report", worker="ada", **said, **more)
     with browse(database) as page:
         assert "ada ✕ killed orders shop-3 7 0.1.0" in seen(page, "/workers")
+
+
+def test_a_worker_that_is_silent_is_said_first_and_what_it_handles_is_in_words(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    orders = Engine(connection, "orders").create()
+    (id,) = orders.publish(1)
+    orders.lease(1, worker="ada")
+    said = {"queues": ["orders"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}
+    handling = Jsonb([{"queue": "orders", "id": id, "kind": "placed", "seconds": 180.0}])
+    with orders.clock("-20 seconds"):
+        ask(connection, "_report", worker="ada", **said, version="0.1.0", slots=4, handling=handling)
+    with browse(database) as page:
+        text = wait_until(lambda: "has said nothing" in (told := seen(page, "/workers")) and told)
+    assert f"{id} (placed) for 3m" in text
+
+
+def test_a_hint_is_a_sentence_in_which_commands_are_set_apart() -> None:
+    shown = {
+        "start a worker, or: trunq leader": "Start a worker, or: <code>trunq leader</code>",
+        "trunq db upgrade --repair": "<code>trunq db upgrade --repair</code>",
+        "select trunq.free_worker('a''s (1)') hands them on": (
+            "<code>select trunq.free_worker(&#39;a&#39;&#39;s (1)&#39;)</code> hands them on"
+        ),
+        "end <b>: select pg_cancel(7)": "End &lt;b&gt;: <code>select pg_cancel(7)</code>",
+        "see: trunq dead list a, or trunq web": "See: trunq dead list a, or trunq web",
+    }
+    assert {hint: str(hinted(hint)) for hint in shown} == shown
+
+
+def test_a_list_leaves_out_what_no_row_has(connection: psycopg.Connection[Any], database: str) -> None:
+    mail = Engine(connection, "mail").create(lanes="key")
+    mail.run("insert into {log} (key, payload) values ('acme', '1')")
+    with browse(database) as page:
+        assert "rank" not in seen(page, "/queues/mail/lanes").split()
+        call(connection, "set_lane", queue="mail", subscription="default", lane="acme", rank=7)
+        page.app.state.database.forget()  # type: ignore[attr-defined]
+        assert "rank" in seen(page, "/queues/mail/lanes").split()
 
 
 def test_a_database_without_a_queue_says_how_to_make_one(database: str) -> None:
@@ -232,3 +308,33 @@ def test_who_asks_while_another_waits_gets_the_same_answer(orders: Engine, page:
     assert page.portal is not None
     assert {panel.rows for panel in page.portal.call(all_at_once)} == {7}
     assert len(asked) == 1
+
+
+def test_a_look_of_a_role_at_several_queues_goes_on_where_the_first_of_them_ended(
+    connection: psycopg.Connection[Any], connect: Connect
+) -> None:
+    many, one = (Engine(connection, f"of_{n}").create() for n in range(2))
+    for queue, count in ((many, 3), (one, 1)):
+        queue.publish(count)
+        held = queue.lease(count)
+        queue.answer("reject", held, errors=["boom"] * count)
+    with granting(connection, connect, many.queue) as grant:
+        reader = grant("reader")
+        ask(connection, "grant_role", queue=one.queue, role="reader", grantee=me(reader))
+        look = _look(call(reader, "list_dead_groups", look=2))
+        assert (look.looked, look.groups[0].messages) == (3, 3)
+        assert look.to == many.call("list_dead", limit=2)[-1].dead_id
+        look = _look(call(reader, "list_dead_groups", look=2, before=look.to))
+        assert (look.looked, look.to) == (1, None)
+
+
+def test_a_search_goes_on_where_it_ended_whatever_the_role_has_sent(
+    session: psycopg.Connection[Any], shared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Engine(session, next(new_names("searched"))).create()
+    work.run("insert into {log} (kind) select 'other' from generate_series(1, 1500)")
+    monkeypatch.setattr(message, "LOOKED", 1000)
+    silent = make_conninfo(shared_database, options="-c client_min_messages=error")
+    with browse(silent) as client:
+        body = client.get(f"/queues/{work.queue}/messages?kind=lost").text
+    assert re.search(r"\?[^\"]*before=\d+", body)

@@ -85,6 +85,56 @@ def test_a_purge_of_many_wants_the_name_and_a_sweep_is_stopped(work: Engine, pag
     assert work.ask("count_dead") == MANY
 
 
+def test_a_sweep_that_runs_is_shown_whatever_was_started_since(work: Engine, page: TestClient) -> None:
+    running = work.ask("start_sweep", act="purge")
+    for _ in range(25):
+        work.ask("carry_sweep", sweep_id=work.ask("start_sweep", act="requeue"))
+    said = page.get(f"/queues/{work.queue}/dead").text
+    assert f'name="sweep_id" value="{running}"' in said
+
+
+def test_a_purge_by_a_form_that_is_not_ours_wants_the_name_too(work: Engine, page: TestClient) -> None:
+    bury(work, 1_200)
+    forms: list[tuple[str, dict[str, Any]]] = [
+        ("start_sweep", {"act": "purge"}),
+        ("start_sweep", {"act": "purge", "typed": "everywhere"}),
+        ("start_sweep", {"act": "purge", "queues": work.queue, "fingerprint": "KeyError: '...'"}),
+        ("requeue", {"act": "purge"}),
+        ("purge", {"act": "purge"}),
+        ("purge", {"count": 5}),
+        ("purge", {}),
+    ]
+    for verb, fields in forms:
+        said = do(page, verb, queue=work.queue, **fields)
+        assert "nothing was purged" in said.lower(), (verb, fields, said)
+    assert "takes no id" in do(page, "start_sweep", queue=work.queue, act="requeue", id=1)
+    assert (sweeps(work), work.ask("count_dead")) == ([], 1_200)
+    given = {"queue": work.queue, "act": "purge", "typed": work.queue}
+    assert "goes on by itself" in do(page, "start_sweep", **given)
+    wait_until(lambda: sweeps(work)[0].state == "finished")
+    assert work.ask("count_dead") == 0
+
+
+def test_a_sweep_under_way_says_what_it_is_about(work: Engine, shared_database: str) -> None:
+    evil = "<b>boom</b>" + "x" * 300
+    work.ask("start_sweep", act="purge", kind="paid", key="ada", error=evil, older_than="1 day")
+    work.ask("start_sweep", act="requeue")
+    given = {"subscription": "default", "state": "ready", "payload": {"card": "secret"}}
+    work.ask("start_sweep", act="cancel", **given)
+    with browse(shared_database) as page:
+        said = words(page.get(f"/queues/{work.queue}/dead").text)
+        assert f'Purge {work.queue} ▶ running kind paid, key ada, error contains "{evil}"' in said
+        assert "older than 1 day" in said
+        assert f"Requeue {work.queue} ▶ running all 0 done" in said
+        said = words(page.get(f"/queues/{work.queue}/messages").text)
+        assert f"Cancel {work.queue}/default ▶ running ready, payload contains what was given" in said
+        assert "secret" not in said
+    with browse(shared_database, hide=("error",)) as page:
+        said = words(page.get(f"/queues/{work.queue}/dead").text)
+        assert 'error contains "(hidden here)"' in said
+        assert "boom" not in said
+
+
 def test_a_group_of_several_queues_is_requeued_in_each(
     connection: psycopg.Connection[Any], database: str
 ) -> None:

@@ -18,7 +18,19 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import audit, conversion, db, doctor, leader, overview, role, status, subscription, web
+from trunq.cli.operate import (
+    audit,
+    conversion,
+    db,
+    doctor,
+    holder,
+    leader,
+    overview,
+    role,
+    status,
+    subscription,
+    web,
+)
 from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
 from trunq.cli.pipeline import compact as _compact  # noqa: F401
 from trunq.cli.pipeline import instance as _instance  # noqa: F401
@@ -31,6 +43,10 @@ from trunq.cli.work import dead, hold, memo, message, sweep, worker
 if os.environ.get("NO_COLOR"):
     typer.rich_utils.COLOR_SYSTEM = None
 
+PLUG_INS = entry_points(group="trunq.commands")
+HAS_DEMO = "demo" in PLUG_INS.names
+"""Whether its package is installed: who installed the library alone has no `trunq demo`."""
+
 app = typer.Typer(
     name="trunq",
     cls=option.Group,
@@ -39,8 +55,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=option.examples(
-        "# Everything at once, on a Postgres it brings along",
-        "trunq demo",
+        *(("# Everything at once, on a Postgres it brings along", "trunq demo") if HAS_DEMO else ()),
         "# Step by step, on a Postgres of your own in ./.trunq",
         "# (with TRUNQ_DSN set, leave --embedded out)",
         "trunq queue create mail --embedded",
@@ -90,6 +105,7 @@ for name, noun in (
     # Those of queue.py, and conversion.
     ("queue", conversion.app),
     ("workers", hold.app),
+    ("session", holder.app),
     ("subscription", subscription.app),
     # Those of stream.py, and movers.
     ("stream", mover.app),
@@ -109,5 +125,5 @@ for name, noun in (
     ("role", role.app),
 ):
     app.add_typer(noun, name=name, rich_help_panel=option.panel(name))
-for plug_in in entry_points(group="trunq.commands"):
+for plug_in in PLUG_INS:
     plug_in.load()(app)

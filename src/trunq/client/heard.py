@@ -34,7 +34,8 @@ LONGEST_NAME: Final = 63
 
 @dataclass(frozen=True)
 class Missed:
-    """A listener may have missed something between two times of the database.
+    """A listener may have missed something between two times of the database: it goes on from the later
+    one; or, where a failover lost what it had heard, from the earlier one, and what is left comes again.
 
     `count` says how many, where that is known: the oldest of what a slow listener had not taken from a
     channel. None: the connection was lost, or a queue kept its messages no longer. `since` None: it is not

@@ -1,9 +1,9 @@
 """What is done with a new connection: READ COMMITTED on it, and nothing that sticks to a pooler's server.
 
 The default of the database or the role may be another isolation level, in which leases are refused, or a way
-to write times, intervals and arrays that psycopg or Postgres then fails to read. Behind a connection pooler
-in transaction mode neither settings nor prepared statements are used: they would stay with a server
-connection that others use next.
+to write times, intervals and arrays that psycopg or Postgres then fails to read, or to read the backslashes
+in our functions. Behind a connection pooler in transaction mode neither settings nor prepared statements are
+used: they would stay with a server connection that others use next.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _WANTED: Final = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
     "array_nulls": "on",
+    "standard_conforming_strings": "on",
 }
 """How these settings must begin: the order of day and month in what is read stays as it is."""
 

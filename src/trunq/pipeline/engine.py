@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from trunq.connection.backoff import first_line
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.jdbc import is_jdbc
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -64,6 +65,8 @@ class Engine:
         """Runs that need the session are put off while it starts, whoever was first to need it."""
         self._is_proven = False
         """Python has done a job in this session."""
+        self.cold: str | None = None
+        """Why runs that need the session wait, or fail; None: they do neither, as far as is known."""
         self._known: set[tuple[str | None, ...]] = set()
         """Statements that Spark can read."""
 
@@ -156,6 +159,7 @@ class Engine:
             self._start_warming()
 
     def _start_warming(self) -> None:
+        self.cold = "Spark starts, or its cluster has no free executor"
         self._warming = _Warming(self._warm)
         self._warming.start()
 
@@ -171,7 +175,7 @@ class Engine:
         if warming is not None:
             warming.join(_PATIENCE)
             if warming.is_alive():
-                raise Wait(_PATIENCE, "Spark starts, or its cluster has no free executor")
+                raise Wait(_PATIENCE, self.cold or "Spark starts")
             with self._handing:
                 # Whoever comes next tries again; all who waited for this one are told the same.
                 if self._warming is warming:
@@ -195,6 +199,7 @@ class Engine:
                 raise EngineDied(f"{what} ended as it began; the next attempt starts another") from error
             raise unfit(str(session.sparkContext.master), error) from error
         self._is_proven = True
+        self.cold = None
 
     def _warm(self) -> Exception | None:
         """Why it cannot be."""
@@ -208,6 +213,7 @@ class Engine:
         except Exception as error:
             if not self._is_closed:
                 log.error("Spark does not start, so runs that need it will fail: %s", error)
+            self.cold = f"Spark does not start: {first_line(error)}"
             return error
         finally:
             late.cancel()

@@ -34,6 +34,7 @@ from trunq.process.together import together
 from trunq.settings import load
 from trunq.wire.scalar import seconds
 from trunq.worker import Worker
+from trunq.worker.run import Run
 
 if TYPE_CHECKING:
     from trunq.telemetry import Telemetry
@@ -56,8 +57,8 @@ class Runner(Worker):
     ask of it. With `until_empty` it does what waits, and leaves triggers alone.
 
     Where a pipeline needs Spark, the session does an empty job first, and runs that need it are put off until
-    then; others are done meanwhile. Stopped with a `grace`, runs that do not end in time are given up, and go
-    on elsewhere at once.
+    then; others are done meanwhile, and /readyz says so until that job is done. Stopped with a `grace`, runs
+    that do not end in time are given up, and go on elsewhere at once.
 
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
     one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
@@ -99,6 +100,9 @@ class Runner(Worker):
         if self._executor is not None:
             raise RuntimeError("this runner is running already")
         self._is_stopped, self._stopped, self._in_hand = False, asyncio.Event(), InHand()
+        await super().run_async()
+
+    async def _serve(self, run: Run) -> None:
         dsn, thread = address(self.dsn), Thread("trunq-runner")
         with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
             self._executor = executor = Executor(
@@ -119,7 +123,7 @@ class Runner(Worker):
                 async with together() as group:
                     ending = group.create_task(self._give_up_in_time(thread))
                     following = group.create_task(self._follow(thread))
-                    await super().run_async()
+                    await super()._serve(run)
                     ending.cancel()
                     following.cancel()
             finally:
@@ -131,6 +135,10 @@ class Runner(Worker):
                 if executor.lineage is not None:
                     await asyncio.to_thread(executor.lineage.close)
                 self._executor = None
+
+    async def _why_not_ready(self) -> str | None:
+        why = await super()._why_not_ready()
+        return why if why is not None or self._executor is None else self._executor.engine.cold
 
     def stop(self) -> None:
         """As of any worker; no more runs are asked for, and those that outlast the grace are given up."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trunq.word import Severity, WorkerState
+
+_TO_END: Final = re.compile(r"select trunq\.end_session\((\d+), '([^']+)'\)")
+"""In the hint of a finding: the statement that ends a session."""
 
 
 class Warned(NamedTuple):
@@ -31,6 +35,15 @@ class Finding(NamedTuple):
     finding: str
     hint: str
     since: datetime | None
+
+    @property
+    def session(self) -> tuple[int, datetime] | None:
+        """Of a session that is in the way, as `end_session` takes it: its process id, and when it began."""
+        found = _TO_END.search(self.hint)
+        try:
+            return None if found is None else (int(found[1]), datetime.fromisoformat(found[2]))
+        except ValueError:
+            return None  # in a name that somebody gave
 
 
 class Defect(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from trunq.errors import InvalidArgument
 from trunq.web import sweeping
 from trunq.web.call import Call, Question, messages
+from trunq.web.database import PATIENT_WITHIN
 from trunq.web.guard import root_of
 from trunq.web.page import HIDDEN, Desk, asking, moment, text, whole
 from trunq.web.pages.dead import COUNTED, filter_of
@@ -168,7 +170,7 @@ async def ask_cancel(call: Call) -> Question:
     if id is None:
         return await sweeping.ask_cancel(call)
     return Question(
-        f"Cancel message {id} of {queue}? It will not run; of one that runs, its worker is told.",
+        f"Cancel message {id} of {queue}? It will not run. If it runs already, its worker is told.",
         "Cancel the message",
         {"queue": queue, "id": id},
     )
@@ -229,10 +231,10 @@ async def requeue(call: Call) -> str:
 async def purge(call: Call) -> str:
     """Delete dead messages."""
     queue = call.need("queue")
-    if (whole(call.given, "count") or 0) >= TYPED_FROM and text(call.given, "typed") != queue:
-        raise InvalidArgument(f"nothing was purged: what was typed is not {queue}")
     if text(call.given, "act") is not None:
         return await start_sweep(call)
+    if (whole(call.given, "count") or 0) >= TYPED_FROM:
+        sweeping.require_typed(call, queue)
     n = await call.client.purge(
         queue,
         before=whole(call.given, "before"),
@@ -241,6 +243,9 @@ async def purge(call: Call) -> str:
         **call.dead(),
     )
     _require_counted(call, n, "purged")
+    # Whatever a form says that is not ours.
+    if n >= TYPED_FROM:
+        sweeping.require_typed(call, queue)
     return f"{messages(n)} of {queue} purged"
 
 
@@ -366,6 +371,35 @@ async def ask_free_worker(call: Call) -> Question:
     )
 
 
+async def end_session(call: Call) -> str:
+    """End a session that is in the way."""
+    pid, began_at = _session(call)
+    has_ended = await call.client.end_session(pid, began_at, connection=call.connection)
+    return f"Process {pid} {'has ended' if has_ended else 'was told to end, and has not yet'}"
+
+
+async def ask_end_session(call: Call) -> Question:
+    """Which session, and what is lost."""
+    pid, began_at = _session(call)
+    # Sessions are looked for of all queues; one queue by itself is enough.
+    found = await call.client.diagnose(1, connection=call.connection)
+    said = [row.finding for row in found if row.session == (pid, began_at)]
+    why = f"{said[0][:1].upper()}{said[0][1:]}." if said else "It is in nobody's way any more."
+    return Question(
+        f"End the session of process {pid}? {why} What it has open is rolled back; a program connects anew.",
+        "End the session",
+        {"pid": pid, "began_at": began_at.isoformat()},
+        is_possible=bool(said),
+    )
+
+
+def _session(call: Call) -> tuple[int, datetime]:
+    pid, began_at = whole(call.given, "pid"), moment(call.given, "began_at")
+    if pid is None or began_at is None:
+        raise InvalidArgument("a session is said by pid and began_at")
+    return pid, began_at
+
+
 def _until(until: Any) -> str:
     return f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
 
@@ -404,6 +438,7 @@ ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
         purge,
         seek,
         free_worker,
+        end_session,
     )
 }
 QUESTIONS: Final[dict[str, Callable[[Call], Awaitable[Question]]]] = {
@@ -415,6 +450,7 @@ QUESTIONS: Final[dict[str, Callable[[Call], Awaitable[Question]]]] = {
     "purge": ask_purge,
     "seek": ask_seek,
     "free_worker": ask_free_worker,
+    "end_session": ask_end_session,
 }
 
 
@@ -424,7 +460,8 @@ async def ask(desk: Desk, request: Request) -> Response:
     if verb not in QUESTIONS:
         raise HTTPException(404)
     given = request.query_params
-    async with desk.database.reading() as connection:
+    # Somebody waits for it, and of many that are dead it looks at each.
+    async with desk.database.reading(PATIENT_WITHIN) as connection:
         question = await QUESTIONS[verb](Call(desk.database.client, connection, given, desk.hidden))
     return desk.page(request, "ask.html", verb=verb, question=question, back=_back(request, given))
 

@@ -23,6 +23,7 @@ from trunq import settings
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, TrunqError
+from trunq.explanation import explain
 from trunq.web import act, metric
 from trunq.web.database import ANSWER_WITHIN, CONNECTIONS, UNTIL, Database
 from trunq.web.guard import COOKIE, METRICS, Entry, Guard, Who, root_of, ticket
@@ -172,6 +173,10 @@ def _refusals(desk: Desk) -> dict[Any, Any]:
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return said(request, error, 403, "Not allowed")
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            found = explain(error)
+            assert found is not None
+            return said(request, TrunqError(found.reason, found.advice), 403, "Not done")
         return said(request, error, 503, "The database does not answer")
 
     async def missing(request: Request, error: HTTPException) -> Response:

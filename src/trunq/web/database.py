@@ -37,10 +37,12 @@ PAUSES: Final = 20
 KEPT: Final = 500
 """Answers that are kept, to be shown when the next one does not come."""
 
-# By set_config, in one statement for all of them: a pooler passes no options of a connection on.
+# By set_config, in one statement for all of them: a pooler passes no options of a connection on. A standby
+# takes no setting that lets it write; what does write there is refused as anywhere that is read-only.
 _BOUNDS: Final = """
-select set_config('transaction_read_only', %s, true), set_config('statement_timeout', %s, true),
-  set_config('lock_timeout', %s, true), set_config('trunq.who', %s, true), trunq.clock()
+select set_config('transaction_read_only', case when pg_is_in_recovery() then 'on' else %s end, true),
+  set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true),
+  set_config('trunq.who', %s, true), trunq.clock()
 """
 
 T = TypeVar("T")
@@ -103,20 +105,25 @@ class Database:
         within: str = STATEMENT_WITHIN,
         meanwhile_for: float = 0,
         wait_for: float = ANSWER_WITHIN,
+        linger: float = 0,
     ) -> Panel[T]:
         """The answer to a question: a new one, or the one that somebody got `fresh_for` seconds ago, or, with
         the reason, the last one there was.
 
         For `meanwhile_for` seconds the last one does while a new one is looked for, unless something was
-        changed here: for what takes long. A look that took long is also repeated less often. `wait_for` is
-        how long the page waits. Raises what the functions refuse, such as QueueNotFound.
+        changed here: for what takes long; the page waits `linger` seconds for the new one nevertheless. A
+        look that took long is also repeated less often. `wait_for` is how long the page waits where the last
+        one does not do. Raises what the functions refuse, such as QueueNotFound.
         """
         known, now = self._known.get(key), time.monotonic()
         fresh_for = max(fresh_for, min(meanwhile_for, PAUSES * self._took.get(key, 0)))
         if known is not None and known[0] > max(self._changed_at, now - fresh_for):
             return Panel(known[1])
         if known is not None and known[0] > max(self._changed_at, now - meanwhile_for):
-            self._begin(key, ask, within)
+            begun = self._begin(key, ask, within)
+            if (left := min(linger, UNTIL.get(now + ANSWER_WITHIN) - now)) > 0:
+                await asyncio.wait([begun], timeout=left)
+                known = self._known.get(key, known)
             failed = self._failed.get(key)
             return Panel(known[1]) if failed is None else Panel(known[1], failed, now - known[0])
         try:

@@ -56,10 +56,10 @@ def rate(value: float | None) -> str:
 
 def about(value: float) -> str:
     """A length of time in its largest unit, for what is computed from rates."""
-    for name, of in (("d", 86400), ("h", 3600), ("min", 60)):
+    for name, of in (("d", 86400), ("h", 3600), ("m", 60)):
         if value >= 2 * of:
-            return f"{value / of:.0f} {name}"
-    return f"{max(value, 1):.0f} s"
+            return f"{value / of:.0f}{name}"
+    return f"{max(value, 1):.0f}s"
 
 
 def size(value: int | None) -> str:
@@ -78,7 +78,7 @@ def seconds(value: float | None) -> str:
     """A length of time that Postgres gave in seconds."""
     if value is None:
         return ""
-    return f"{value * 1000:.3g} ms" if value < 1 else display.interval(timedelta(seconds=value))
+    return f"{value * 1000:.3g}ms" if value < 1 else display.interval(timedelta(seconds=value))
 
 
 def length(value: timedelta | float | None) -> str:
@@ -137,7 +137,7 @@ def bars(row: Any, begin: datetime, end: datetime, now: datetime) -> list[Bar]:
             outcome,
             leased,
             done,
-            f"attempt {attempt.get('attempt')}: {outcome}{who}, {took}",
+            f"attempt {attempt.get('attempt')}: {outcome.replace('_', ' ')}{who}, {took}",
             attempt.get("error"),
         )
         at = done

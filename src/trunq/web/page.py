@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any, Final, TypeVar, get_args
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -24,7 +26,7 @@ from trunq.word import State
 
 HERE: Final = Path(__file__).parent
 HIDEABLE: Final = ("payload", "headers", "error")
-HIDDEN: Final = "(hidden here)"
+HIDDEN: Final = display.HIDDEN
 
 MARKS: Final = {
     "success": ("✓", "good"),
@@ -135,10 +137,16 @@ def environment() -> Environment:
         "about": figure.about,
         "size": figure.size,
         "json": _pretty,
+        "pairs": _pairs,
+        "setting": _setting,
         "exact": _exact,
+        "hint": hinted,
+        "in_utc": lambda text: _OFFSET.sub(r"\1 UTC", text),
+        "clock": lambda time: f"{time.astimezone(UTC):%H:%M:%S.%f}"[:12],
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
+        "matching": display.matching,
     }
     made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
     return made
@@ -148,6 +156,54 @@ def _pretty(value: Any) -> str:
     return (
         value if value == HIDDEN else json.dumps(value, indent=2, ensure_ascii=False, default=display.plain)
     )
+
+
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
+
+
+def _pairs(value: Any) -> str:
+    """A JSON object in a line, without its braces."""
+    if not isinstance(value, dict):
+        return _setting(value)
+    return ", ".join(f"{name.replace('_', ' ')} {_setting(each)}" for name, each in value.items())
+
+
+def _setting(value: Any) -> str:
+    """A value in a line; times are in UTC, as everywhere on these pages."""
+    match value:
+        case datetime():
+            return _exact(value)
+        case list():
+            return ", ".join(_setting(each) for each in value)
+        case float():
+            return f"{value:.4g}"
+        case "infinity":
+            return "it is resumed"
+        case str() if _MOMENT.fullmatch(value):
+            return _exact(datetime.fromisoformat(value))
+        case _:
+            return display.text(value)
+
+
+_COMMAND: Final = re.compile(
+    r"""(?P<sql>select\s(?:trunq|pg)[\w.]*\((?:'(?:[^']|'')*'|[^()'])*\))"""
+    r"""|(?:^|(?<=:\s))(?P<shell>trunq\s[^,;.]+)$"""
+)
+"""Statements in a hint, and a command of the shell that is all of it or its end."""
+
+
+def hinted(text: str) -> Markup:
+    """A hint as a sentence, with what is to be typed set apart."""
+    said = text if text.startswith(("trunq ", "select ")) else text[:1].upper() + text[1:]
+    shown, at = Markup(""), 0
+    for found in _COMMAND.finditer(said):
+        shown += escape(said[at : found.start()]) + Markup("<code>{}</code>").format(found[0])
+        at = found.end()
+    return shown + escape(said[at:])
+
+
+_OFFSET: Final = re.compile(r"(\d\d:\d\d:\d\d)\+00\b")
+"""How Postgres writes a time of UTC into a sentence."""
 
 
 def _exact(value: datetime) -> str:
@@ -176,7 +232,11 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether it stands at the right."""
-        return self.kind in ("number", "size", "length", "id")
+        return self.kind in ("number", "estimate", "size", "length", "rate", "id")
+
+    def is_told(self, row: Any) -> bool:
+        """Whether a row has anything to show here."""
+        return getattr(row, self.name) not in (None, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +260,12 @@ class Section:
     command: str = ""
     acts: Callable[[Any], list[Act]] | None = None
     note: str = ""
+
+    @property
+    def shown(self) -> list[Column]:
+        """The first column, and those of which any row has something to show."""
+        first, *others = self.columns
+        return [first, *(each for each in others if any(map(each.is_told, self.panel.rows or ())))]
 
 
 Given = QueryParams | FormData

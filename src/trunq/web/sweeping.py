@@ -93,7 +93,7 @@ async def ask_group(call: Call) -> Question:
     newest = await call.client.list_dead_groups(look=LOOKED, connection=call.connection)
     mine = [row for row in newest if row.fingerprint == fingerprint]
     n = sum(row.messages for row in mine)
-    least = "at least " if mine and mine[0].looked_to is not None else ""
+    least = "at least " if any(row.looked_to is not None for row in newest) else ""
     then = "Nothing brings them back." if act == "purge" else "They run again, from their first attempt."
     queues = sorted(row.queue for row in mine)
     where = queues[0] if len(queues) == 1 else f"{len(queues):,} queues"
@@ -111,9 +111,11 @@ async def start(call: Call) -> str:
     """Start what was asked: in one queue, or a group in all that the question named."""
     act, until, count = _act(call), moment(call.given, "until"), whole(call.given, "count")
     several = (text(call.given, "queues") or "").split()
-    if several and act == "purge" and text(call.given, "typed") != TYPED:
-        raise InvalidArgument(f"nothing was purged: what was typed is not {TYPED}")
+    if act == "purge":
+        require_typed(call, TYPED if several else call.need("queue"))
     wanted: dict[str, Any] = filter_of(call.given, call.hidden)
+    if "id" in wanted:
+        raise InvalidArgument("a sweep is of all that match, and takes no id")
     if several:
         wanted["fingerprint"] = _group(call)
     if act == "cancel":
@@ -133,6 +135,14 @@ async def start(call: Call) -> str:
     if several:
         return f"Sweeps of {len(several):,} queues {act} what they counted"
     return f"Sweep {call.started[0][1]} of {call.started[0][0]} goes on by itself"
+
+
+def require_typed(call: Call, word: str) -> None:
+    """Refuse a purge whose form does not have this word typed: the question says which."""
+    if text(call.given, "typed") != word:
+        raise InvalidArgument(
+            f"nothing was purged: what was typed is not {word}", "the question before it asks for that"
+        )
 
 
 def _group(call: Call) -> str:

@@ -382,9 +382,13 @@ class Worker(Now, WorkerHabits):
         try:
             async with Health(self.health, self._why_not_ready):
                 with translated:
-                    await self._run.serve()
+                    await self._serve(self._run)
         finally:
             self._run = None
+
+    async def _serve(self, run: Run) -> None:
+        """What probes are answered beside."""
+        await run.serve()
 
     def stop(self) -> None:
         """Lease no more, give back what has not started, finish what runs, then end. From any thread."""

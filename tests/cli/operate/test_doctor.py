@@ -17,7 +17,7 @@ from copying import copied_server
 from engine import Engine
 from pooling import needs_pgbouncer, pooling
 from shelling import Shell, start
-from trunq import Client, install
+from trunq import Client, InvalidArgument, install
 from trunq.diagnosis import diagnose
 from trunq.embedded import Embedded
 from waiting import wait_until
@@ -144,9 +144,18 @@ def test_until_when_the_disk_lasts_is_said_of_one_beside_it_and_by_its_size(
     assert row[:2] == ("disk", "error")
     assert row.finding.startswith("of a disk of 1024 kB this database has ")
     assert "select trunq.set_queue('mail', p_retain_size => " in row.hint
-    (row,) = diagnose(database, disk="a lot")
-    assert row.finding == 'the look at disk failed: invalid size: "a lot"'
+    assert diagnose(database, disk="1.5 pb") == [], "each unit, on each Postgres"
     assert trunq("doctor", "--disk", "1MB").status == 2
+    assert trunq("doctor", "--disk", "1.5TB").status == 0
+
+
+@pytest.mark.parametrize("size", ["a lot", "", "-1GB", "200GiB", "9999999PB"])
+def test_a_disk_of_no_size_is_refused_and_nothing_is_looked_at(size: str, trunq: Shell) -> None:
+    done = trunq("doctor", f"--disk={size}")
+    assert (done.status, done.out) == (2, "")
+    assert "is not the size of a disk; write it as Postgres writes sizes: 200GB, 1.5TB." in done.said
+    with pytest.raises(InvalidArgument, match="is not the size of a disk"):
+        diagnose("", disk=size)
 
 
 def test_a_function_that_somebody_changed_is_put_back_by_the_command_that_it_says(

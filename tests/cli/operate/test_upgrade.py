@@ -30,6 +30,7 @@ def test_a_dry_run_says_what_it_would_do_and_lock_and_changes_nothing(
         "functions": True,
         "queues": ["mail", "orders"],
         "logs": ["mail"],
+        "yours": [],
         "repairs": [],
         "defects": [],
     }
@@ -45,6 +46,7 @@ def test_a_dry_run_names_the_migrations_that_are_missing_and_what_they_change(
     client.create_queue("mail")
     with psycopg.connect(database, autocommit=True) as session:
         session.execute("delete from trunq.migration where number > 16")
+        session.execute("create view public.mine as select dead_id from trunq.list_dead('mail')")
         session.execute(OUTDATED.encode())
     found = trunq("db", "upgrade", "--dry-run", "--json").json
     assert found["before"] == 16
@@ -52,6 +54,9 @@ def test_a_dry_run_names_the_migrations_that_are_missing_and_what_they_change(
     assert {"trunq.queue", "trunq.subscription"} <= set(found["tables"])
     said = trunq("db", "upgrade", "--dry-run").said
     assert "migration 0017_space" in said
+    (yours,) = found["yours"]
+    assert yours.startswith("view public.mine needs function trunq.list_dead(")
+    assert "view public.mine needs function trunq.list_dead(" in said
     assert "trunq.queue: changed, locked for a moment" in said
 
 

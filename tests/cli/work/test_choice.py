@@ -69,6 +69,18 @@ def test_many_are_a_sweep_of_only_those_that_were_counted(
     assert "has no sweep 0" in trunq("sweep", "stop", "mail", "0").said
 
 
+def test_a_sweep_says_of_which_messages_it_is(
+    trunq: Shell, client: Client, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(ids) == 4
+    monkeypatch.setenv("COLUMNS", "200")
+    client.start_sweep("mail", "requeue", kind="paid", key="ada", error="boom")
+    client.start_sweep("mail", "cancel", "default", state="ready", payload={"n": 1})
+    told = trunq("sweep", "list", "mail").said
+    assert 'kind paid, key ada, error contains "boom"' in told
+    assert "default, ready, payload contains what was given" in told
+
+
 def test_one_fault_of_many_is_one_group(trunq: Shell, client: Client, ids: list[int]) -> None:
     (group, *_) = trunq("dead", "groups", "mail", "--json").json
     given = ("--fingerprint", group["fingerprint"], "--yes", "--json")

@@ -178,8 +178,9 @@ def test_rotation_waits_longer_each_time_and_says_for_whom(
     assert 'application "the dump"' in row.warning
     assert "in a transaction since" in row.warning
     command = row.hint.partition("; ")[2].removesuffix(" ends it")
-    assert command == f"select pg_terminate_backend({pid})"
-    work.run(command)
+    assert command.startswith(f"select trunq.end_session({pid}, '")
+    with work.clock(f"{OLD} 60 seconds"):
+        work.run(command)
     with work.clock(f"{OLD} 70 seconds"):
         while work.ask("rotate") != 0:
             pass

@@ -16,6 +16,7 @@ import pytest
 
 from calling import ask, call, fetch, move_clock, refused
 from conftest import Connect
+from race.conftest import Meanwhile
 from trunq import Client
 from waiting import wait_until
 
@@ -52,6 +53,25 @@ def test_of_two_who_fire_the_second_waits_for_nobody_and_fires_nothing(
     assert ask(work, "fire") == 0
     first.commit()
     assert (ask(work, "fire"), published(work)) == (0, 1)
+
+
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_a_schedule_that_is_deleted_is_not_run_while_it_goes(
+    work: psycopg.Connection[Any], connect: Connect, meanwhile: Meanwhile, is_made_anew: bool
+) -> None:
+    first, second = connect(autocommit=False), connect()
+    ask(first, "delete_schedule", schedule="daily")
+    if is_made_anew:
+        ask(first, "create_schedule", schedule="daily", queue="work", every="2 days", kind="new")
+    waiting = meanwhile(lambda session: ask(session, "run_schedule", schedule="daily"), second)
+    wait_until(lambda: fetch(work, "select count(*) from pg_locks where not granted") > 0)
+    first.commit()
+    if is_made_anew:
+        id = waiting.result(timeout=60)
+        assert fetch(work, "select kind from trunq_log.work where id = %s", id) == "new"
+    else:
+        with refused("TQ016", '"daily"'):
+            waiting.result(timeout=60)
 
 
 def test_what_the_first_rolled_back_the_second_fires(work: psycopg.Connection[Any], connect: Connect) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import ask, new_names, refused
+from calling import ask, fetch, new_names, refused
 from conftest import Connect
 from engine import Engine
 
@@ -401,6 +401,10 @@ def test_a_filter_does_not_look_without_end_and_says_so(
         )
         assert work.call("list_messages", kind="rare") == []
         assert "the list ends after a look at 1000 messages: ask for the rest with p_before => " in told[0]
-        work.call("list_messages", kind="rare", before=int(told[0].rpartition(" ")[2]))
+        # Programs read a fact, not a sentence.
+        where = fetch(session, "select current_setting('trunq.looked_to')")
+        assert where == told[0].rpartition(" ")[2]
+        work.call("list_messages", kind="rare", before=int(where))
         (found,) = work.call("list_messages", kind="rare", before=int(told[1].rpartition(" ")[2]))
+        assert fetch(session, "select current_setting('trunq.looked_to')") == ""
     assert (found.id, len(told)) == (needle, 2)

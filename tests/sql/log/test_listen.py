@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -81,13 +82,37 @@ def test_what_a_place_no_longer_leads_to_is_refused(work: Engine, connection: Co
     other = Engine(connection, next(new_names("other"))).create()
     with refused("TQ012"):
         call(connection, "read_on", queue=other.queue, place=place)
-    queue, tick = place.split(".")
+    queue, tick = place.partition("-")[0].split(".")
     with refused("TQ012"):
         call(connection, "read_on", queue=work.queue, place=f"{queue}.{int(tick) + 9}")
     with refused("TQ012"):
         call(connection, "find_place", queue=work.queue, at="2000-01-01")
     with refused("TQ005"):
         call(connection, "find_place", queue=work.queue, start="latest", at="2000-01-01")
+
+
+def test_a_place_of_another_database_or_of_a_tick_that_was_lost_is_refused(
+    new_database: Callable[..., str],
+) -> None:
+    with (
+        psycopg.connect(new_database(), autocommit=True) as here,
+        psycopg.connect(new_database(), autocommit=True) as there,
+    ):
+        work, other = (Engine(each, "q").create() for each in (here, there))
+        work.publish(3)
+        ((begin, _),) = other.call("find_place", start="earliest")
+        other.publish(3)
+        # Within a window, and behind it.
+        places = [begin, *(row.place for row in other.call("read_on", place=begin))]
+        work.ask("tick", force=True)
+        numbers = [place.partition("-")[0] for place in places]
+        for place in places:
+            assert other.call("read_on", place=place) is not None
+            with refused("TQ012", "of another database, or a failover"):
+                work.call("read_on", place=place)
+        # One that was kept since before places said more is taken by its numbers.
+        assert read(work, numbers[0])[0]
+        assert [row.id for row in other.call("read_on", place=numbers[1])][:2] == [2, 3]
 
 
 def test_where_ticks_are_paused_it_reads_up_to_the_last(work: Engine) -> None:

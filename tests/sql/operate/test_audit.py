@@ -54,6 +54,17 @@ def test_what_people_do_is_noted_with_how_many(work: Engine) -> None:
     assert told(work)[-1] == ("drop_queue", {"force": True}, None)
 
 
+def test_a_cancel_is_noted_with_how_many_messages_were_not_over(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    ids = work.publish(2)
+    work.ack(work.lease(1))
+    work.call("cancel", ids=ids, subscription="default")
+    work.call("cancel", ids=ids[:1], subscription="default")
+    assert [(did, n) for did, _, n in told(work)] == [("cancel", 1)]
+    work.call("cancel", ids=ids)
+    assert told(work)[-1] == ("cancel", {"ids": ids}, 2), "one subscription has yet to handle the first"
+
+
 def test_it_is_there_exactly_if_it_was_done(work: Engine) -> None:
     with work.connection.transaction(force_rollback=True):
         work.ask("pause_queue")

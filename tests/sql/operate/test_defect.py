@@ -133,3 +133,11 @@ def test_an_index_that_is_not_on_each_segment_is_none(session: psycopg.Connectio
     session.execute("drop index trunq_log.plain_txid_id_idx")
     session.execute("create index whole on only trunq_log.plain (txid, id)")
     assert [row.kind for row in call(session, "list_defects")] == ["index"]
+
+
+def test_a_queue_that_was_made_where_names_are_quoted_lacks_nothing(connect: Connect) -> None:
+    session = connect(options="-c quote_all_identifiers=on")
+    ask(session, "create_queue", queue="quoted", lanes="key", unique="refuse")
+    for quoted in ("on", "off"):
+        session.execute(f"set quote_all_identifiers = {quoted}".encode())
+        assert call(session, "list_defects", queue="quoted") == []

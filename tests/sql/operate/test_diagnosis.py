@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import ask, call, come_back, fetch, move_clock, publish, refused
+from calling import ask, call, come_back, fetch, lease, move_clock, publish, refused
 from diagnosing import Connection, findings, follow
 from engine import Engine
 from trunq import install
@@ -43,6 +43,49 @@ def test_that_nobody_leads_is_said_with_since_when(dba: Connection) -> None:
         assert f"since {row.since:%Y-%m-%d %H:%M}" in row.finding
     move_clock(dba, "0")
     assert findings(dba) == []
+
+
+def test_a_leader_that_has_fallen_silent_is_named_before_its_lease_ends(dba: Connection) -> None:
+    ask(dba, "elect", name="me", lease_time="15 seconds")
+    begun = fetch(dba, "select expires_at - lease_time from trunq.leader")
+    age = float(fetch(dba, "select extract(epoch from clock_timestamp() - %s::timestamptz)", begun))
+    try:
+        # It renews every five seconds, and may be late.
+        move_clock(dba, f"{6 - age} seconds")
+        assert findings(dba, "leader") == []
+        move_clock(dba, f"{9.1 - age} seconds")
+        (row,) = findings(dba, "leader")
+        assert (row.severity, row.since) == ("error", begun)
+        said = r'leader "me" has said nothing for 00:00:\d\d: it is stopped, hangs or is gone, and until '
+        assert re.match(said, row.finding)
+        ask(dba, "elect", name="me", lease_time="15 seconds")
+        assert findings(dba, "leader") == []
+    finally:
+        move_clock(dba, "0")
+        ask(dba, "elect", name="me", lease_time="1 day")
+
+
+def test_areas_are_looked_at_alone(healthy: Embedded, dba: Connection) -> None:
+    dba.execute("grant create on schema trunq to public")
+    with psycopg.connect(healthy.dsn, application_name="eve") as forgotten:
+        ask(forgotten, "publish", queue="work", payload={"n": 1})
+        try:
+            move_clock(dba, "10 seconds")
+            (row,) = wait_until(lambda: findings(dba, "sessions"))
+            assert 'application "eve"' in row.finding
+            assert 'has published to queue "work"' in row.finding
+            (same,) = call(dba, "diagnose", areas=["sessions", "leader", "workers", "failures"])
+            assert same.finding == row.finding
+            (warned,) = call(dba, "list_warnings")
+            assert (warned.warning, warned.hint) == (row.finding, row.hint)
+            assert {each.area for each in findings(dba)} == {"sessions", "rights"}
+        finally:
+            move_clock(dba, "0")
+    dba.execute("revoke create on schema trunq from public")
+    assert call(dba, "diagnose", areas=[]) == []
+    for unknown in ("weather", None):
+        with refused("TQ005", f'there is no area "{unknown or ""}"', "leader"):
+            call(dba, "diagnose", areas=["leader", unknown])
 
 
 def test_positions_of_another_cluster_are_an_error_until_they_are_adopted(dba: Connection) -> None:
@@ -232,12 +275,12 @@ def test_a_bell_that_nobody_answers_is_named_and_freed(healthy: Embedded, dba: C
         try:
             move_clock(dba, "6 minutes")
             (row,) = findings(dba, "bells")
+            assert ask(dba, "take_bell", queue="work") == "sleeper"
+            follow(dba, row.hint)
         finally:
             move_clock(dba, "0")
         assert (row.severity, row.queue) == ("warning", "work")
         assert 'application "trunq worker ada", holds the bell of queue "work"' in row.finding
-        assert ask(dba, "take_bell", queue="work") == "sleeper"
-        follow(dba, row.hint)
         wait_until(lambda: ask(dba, "take_bell", queue="work") == "held")
         ask(dba, "give_bell", queue="work")
     assert findings(dba) == []
@@ -296,6 +339,30 @@ def test_handlers_that_fail_are_named_with_kinds_and_the_last_error(dba: Connect
             work.ack(work.lease(1))
             call(dba, "sample")
         assert findings(dba, "failures") == []
+    finally:
+        move_clock(dba, "0")
+        work.ask("drop_queue", force=True)
+        dba.execute("truncate trunq.sample")
+
+
+def test_what_begins_to_fail_is_named_by_the_next_sample_however_much_went_well_before(
+    dba: Connection,
+) -> None:
+    work = Engine(dba, "breaking").create()
+    try:
+        work.run("insert into {log} (kind) select 'paid' from generate_series(1, 1000)")
+        for at in range(0, 45, 5):
+            move_clock(dba, f"{at} seconds")
+            call(dba, "sample")
+            work.ack(work.lease(100))
+        # A third of what is answered in five seconds: a twentieth of half a minute.
+        held = work.lease(90)
+        work.answer("reject", held, held.ids[:40], errors=["boom"] * 40)
+        work.ack(held, held.ids[40:])
+        move_clock(dba, "45 seconds")
+        call(dba, "sample")
+        (row,) = findings(dba, "failures")
+        assert re.match(r"40 of the last [12]90 answers", row.finding), row.finding
     finally:
         move_clock(dba, "0")
         work.ask("drop_queue", force=True)
@@ -364,3 +431,38 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
         ask(dba, "drop_queue", queue=name, force=True)
     with refused("TQ005", "-1"):
         call(dba, "diagnose", queues=-1)
+
+
+LOCKED = """
+    select count(*) from pg_locks l join pg_class c on c.oid = l.relation
+    where l.pid = pg_backend_pid() and c.relname like 'many%'"""
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "trunq._diagnose_pauses(null)",
+        "trunq._diagnose_warnings(null)",
+        "trunq.list_workers()",
+        "trunq.free_worker('nobody')",
+        "trunq.list_streams()",
+        "trunq.overview()",
+        "trunq._list_figures(true)",
+    ],
+)
+def test_a_look_at_all_queues_keeps_the_locks_of_none(dba: Connection, look: str) -> None:
+    """A thousand queues have more tables than the server has room for locks."""
+    for number in range(2):
+        queue = f"many_{number}"
+        ask(dba, "create_queue", queue=queue)
+        ask(dba, "subscribe", queue=queue, subscription="stream", mode="exclusive")
+        publish(dba, queue, 3)
+        lease(dba, queue, 1)
+        ask(dba, "pause_queue", queue=queue)
+    try:
+        with dba.transaction():
+            dba.execute(f"select * from {look}".encode())
+            assert fetch(dba, LOCKED) == 0
+    finally:
+        for number in range(2):
+            ask(dba, "drop_queue", queue=f"many_{number}", force=True)

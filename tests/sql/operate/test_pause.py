@@ -9,7 +9,9 @@ import psycopg
 import pytest
 
 from calling import ask, call, refused
+from conftest import Connect
 from engine import Engine
+from granting import granting
 
 Connection = psycopg.Connection[Any]
 
@@ -147,3 +149,18 @@ def test_who_pauses_what_is_not_there_hears_so(engine: Engine, function: str) ->
         engine.ask(function, subscription="nobody")
     with refused("TQ001", "nowhere"):
         ask(engine.connection, function.replace("subscription", "queue"), queue="nowhere")
+
+
+def test_a_time_is_the_same_behind_a_door_whatever_the_date_style(
+    engine: Engine, open_session: Connect
+) -> None:
+    with granting(engine.connection, open_session, engine.queue) as grant:
+        admin = engine.on(grant("admin"))
+        # The abbreviation of that zone is read as that of Israel.
+        admin.connection.execute("set timezone = 'Asia/Kolkata'; set datestyle = 'SQL, DMY'")
+        until = engine.fetch("select '2999-01-01 12:00+00'::timestamptz")
+        admin.ask("pause_queue", until=until)
+        assert engine.fetch("select paused_until from trunq.queue where queue_id = {id}") == until
+        admin.ask("pause_subscription", subscription="default")
+        paused = "select paused_until = 'infinity' from trunq.subscription where queue_id = {id}"
+        assert engine.fetch(paused)

@@ -200,6 +200,27 @@ def test_of_many_idle_queues_it_looks_at_twelve_and_repeats_the_others(work: Eng
             queue.ask("drop_queue", force=True)
 
 
+def test_many_idle_queues_take_turns_and_what_is_purged_in_one_is_soon_seen(
+    work: Engine, clock: Clock
+) -> None:
+    queues = [Engine(work.connection, f"{work.queue}_{n:02}").create() for n in range(24)]
+    last = queues[-1]
+    try:
+        last.publish(3)
+        last.answer("reject", last.lease(3))
+        for _ in range(3):
+            work.fetch("select pg_stat_force_next_flush()")
+            clock.sample()
+        assert latest(last).dead == 3
+        last.ask("purge")
+        for _ in range(3):
+            assert clock.sample() == 12
+        assert latest(last).dead == 0
+    finally:
+        for queue in queues:
+            queue.ask("drop_queue", force=True)
+
+
 def test_a_queue_that_cannot_be_looked_at_is_noted_and_the_others_have_theirs(
     work: Engine, clock: Clock
 ) -> None:

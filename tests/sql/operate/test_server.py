@@ -24,11 +24,12 @@ def test_an_old_transaction_is_named_and_ended(healthy: Embedded, dba: Connectio
             assert findings(dba, "transactions") == []
             move_clock(dba, "6 minutes")
             (row,) = findings(dba, "transactions")
+            follow(dba, row.hint.removesuffix(" ends it"))
         finally:
             move_clock(dba, "0")
         assert (row.area, row.severity) == ("transactions", "warning")
         assert f'process {other.info.backend_pid} of role postgres, application "webshop"' in row.finding
-        follow(dba, row.hint.removesuffix(" ends it"))
+        assert row.session is not None
         with pytest.raises(psycopg.OperationalError):
             other.execute("select")
     assert findings(dba) == []
@@ -68,18 +69,23 @@ def test_settings_that_cost_promises_are_named_and_taken_back(dba: Connection) -
         "alter database postgres set default_transaction_isolation = 'serializable'",
         "alter role late set synchronous_commit = off",
         "alter role late in database postgres set session_replication_role = 'replica'",
+        "alter database postgres set default_transaction_read_only = on",
+        "alter role late set default_transaction_read_only = on",
+        "alter role late set standard_conforming_strings = off",
         "select pg_reload_conf()",
     ):
         dba.execute(statement.encode())
     wait_until(lambda: "the server" in str(findings(dba)))
     found = findings(dba)
-    assert [row.area for row in found] == ["settings"] * 4
+    assert [row.area for row in found] == ["settings"] * 6
     said = [row.finding for row in found]
     assert [each.partition(":")[0] for each in said] == [
         "role late has synchronous_commit off",
         "the server has synchronous_commit off",
         "database postgres has default_transaction_isolation 'serializable'",
         "role late in database postgres has session_replication_role 'replica'",
+        "role late has standard_conforming_strings off",
+        "database postgres has default_transaction_read_only on",
     ]
     for row in found:
         follow(dba, row.hint)
@@ -200,6 +206,12 @@ def test_a_disk_that_will_be_full_is_named_with_what_frees_some(dba: Connection)
         move_clock(dba, "0")
         dba.execute("reset trunq.disk_size; drop table if exists public.grows; truncate trunq.sample")
     assert findings(dba) == []
+
+
+def test_of_a_disk_that_is_full_without_a_queue_no_queue_is_named(connection: Connection) -> None:
+    connection.execute("set trunq.disk_size = '1MB'")
+    (row,) = findings(connection, "disk")
+    assert (row.severity, row.hint, "largest" in row.finding) == ("error", "give the disk more room", False)
 
 
 def test_time_outs_that_cut_handlers_and_jit_at_no_cost_are_named_and_taken_back(dba: Connection) -> None:

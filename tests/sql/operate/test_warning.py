@@ -50,7 +50,8 @@ def test_an_open_transaction_that_published_and_does_nothing_is_named_within_a_q
     assert row.warning.endswith(f'has published to queue "{work.queue}"')
     assert "until it commits" in row.hint
     command = row.hint.rpartition("; ")[2].removesuffix(" ends it")
-    work.run(command)
+    with work.clock("15 seconds"):
+        work.run(command)
     with pytest.raises(psycopg.OperationalError):
         other.connection.commit()
     assert warned(work) == []

@@ -50,6 +50,18 @@ def test_the_newest_report_is_the_worker_and_says_what_it_handles(work: Engine) 
     assert row.seen_at - row.began_at == timedelta(seconds=100)
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, 1e11, None])
+def test_a_time_that_nobody_can_read_keeps_nobody_from_the_other_workers(
+    work: Engine, seconds: float | None
+) -> None:
+    say(work, mail=1)
+    who = {"worker": "eve", "subscription": "default", "host": "shop-3", "pid": 8, "seconds": seconds}
+    more = {"version": "0.1.0", "slots": 4, "handling": Jsonb([]), "last_word": None}
+    with refused("TQ005", "does not run since"):
+        ask(work.connection, "_report", queues=[work.queue], **who, **more)
+    assert [row.worker for row in work.call("list_reports")] == ["ada"]
+
+
 @pytest.mark.parametrize(
     "handling",
     [{}, 1, [1], [{"seconds": "x"}], [{"seconds": 1e300}], [{"seconds": 1, "kind": "x" * 300_000}]],

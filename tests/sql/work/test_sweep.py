@@ -190,6 +190,17 @@ def test_messages_in_one_state_are_cancelled(work: Engine) -> None:
     assert len(work.drain()) == 3
 
 
+def test_the_audit_has_each_part_that_cancels_with_its_sweep(work: Engine) -> None:
+    work.publish(5)
+    work.ack(work.lease(1))
+    sweep = work.ask("start_sweep", act="cancel", subscription="default", state="ready")
+    row = carry(work, sweep)
+    assert (row.done, row.kept) == (4, 0)
+    rows = call(work.connection, "list_audit", queue=work.queue, did="cancel")
+    told = [(row.arguments["sweep"], row.arguments["state"], row.messages) for row in rows]
+    assert told == [(sweep, "ready", 4)]
+
+
 def test_of_a_queue_with_lanes_a_part_is_smaller(connection: psycopg.Connection[Any]) -> None:
     work = Engine(connection, next(new_names("sweep"))).create(lanes="key")
     work.run("insert into {log} (key) select 'k' || n %% 50 from generate_series(1, %s) n", PART // 5 + 500)
@@ -227,6 +238,8 @@ def test_what_a_payload_contains_chooses(work: Engine) -> None:
         ({"act": "cancel", "state": "ready"}, "says of which subscription"),
         ({"act": "cancel", "subscription": "default", "state": "done"}, "that is done can be cancelled"),
         ({"act": "purge", "counted": -1}, "is not a number of messages"),
+        ({"act": "purge", "older_than": "300000 years"}, "at most 1000 years"),
+        ({"act": "requeue", "newer_than": "-300000 years"}, "at most 1000 years"),
     ],
 )
 def test_what_cannot_be_is_refused(work: Engine, given: dict[str, Any], said: str) -> None:
@@ -234,3 +247,50 @@ def test_what_cannot_be_is_refused(work: Engine, given: dict[str, Any], said: st
         work.ask("start_sweep", **given)
     with refused("TQ005", "has no sweep 0"):
         work.ask("stop_sweep", sweep_id=0)
+
+
+def test_a_time_to_come_makes_nothing_older(work: Engine) -> None:
+    bury(work, 2)
+    row = carry(work, work.ask("start_sweep", act="purge", older_than="1 day", until="infinity"))
+    assert (row.state, row.done, deaths(work)) == ("finished", 0, 2)
+    with work.clock("2 days"):
+        # Whoever carries it on reads times in his own way.
+        work.run("set IntervalStyle = sql_standard")
+        sweep = work.ask("start_sweep", act="purge", older_than="1 day -1 second", newer_than="3 days")
+        work.run("reset IntervalStyle")
+        assert carry(work, sweep).done == 2
+
+
+def test_of_a_long_filter_a_list_tells_the_beginning(work: Engine) -> None:
+    work.ask("start_sweep", act="purge", error="x" * 100_000, key="k")
+    (row,) = work.call("list_sweeps")
+    assert (len(row.filter["error"]), row.filter["key"]) == (1000, "k")
+
+
+def test_a_subscription_that_goes_in_the_middle_ends_it(work: Engine) -> None:
+    work.ask("subscribe", subscription="other")
+    bury(work, 3, subscription="other")
+    sweep = work.ask("start_sweep", act="purge", subscription="other")
+    work.ask("unsubscribe", subscription="other")
+    work.ask("subscribe", subscription="other")
+    assert (carry(work, sweep).state, carry(work, sweep).done) == ("dropped", 0)
+
+
+def test_a_part_of_large_messages_is_a_smaller_one(connection: psycopg.Connection[Any]) -> None:
+    """Else it takes longer than its line of duties has, and is tried for ever."""
+    work = Engine(connection, "large").create()
+    definition = work.fetch("select pg_get_functiondef('trunq._limit'::regproc)")
+    work.connection.execute(definition.replace("67108864", "1000").encode())
+    bury(work, 7, "x" * 600)
+    small = bury(work, 1, "x")
+    sweep = work.ask("start_sweep", act="requeue")
+    parts = []
+    while work.ask("carry_sweep", sweep_id=sweep):
+        parts.append(of(work, sweep).done)
+    row = of(work, sweep)
+    assert (row.state, row.done, row.looked, deaths(work)) == ("finished", 8, 8, 0)
+    # Errors are kept as they are, compressed or not: some in a part, and never none.
+    assert len(parts) > 1
+    assert parts == sorted({*parts})
+    assert 0 not in parts
+    assert small[0] in work.drain()

@@ -134,6 +134,21 @@ async def test_others_are_alive_and_not_ready_while_the_database_is_away_and_the
         assert (await ask(at, "/healthz"))[0] == 200
 
 
+async def test_a_runner_is_alive_from_the_start_and_says_that_it_starts(queue: Queue, port: int) -> None:
+    queue.connection.execute("select trunq.create_queue('pipelines')")
+    runner = Runner(queue.dsn)
+    runner.lead, runner.health = False, f"127.0.0.1:{port}"
+    with psycopg.connect(queue.dsn) as other:
+        other.execute("lock table trunq.pipeline in access exclusive mode")
+        begun = asyncio.create_task(runner.run_async())
+        await async_wait_until(lambda: is_listening(port))
+        assert await ask(port, "/readyz") == (503, "it is starting")
+        other.rollback()
+        await async_wait_until(lambda: _is(port, (200, "ok")))
+    runner.stop()
+    await begun
+
+
 async def test_a_worker_that_drains_is_alive_and_no_longer_ready_and_then_gone(
     queue: Queue, port: int
 ) -> None:

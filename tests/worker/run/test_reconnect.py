@@ -373,6 +373,7 @@ async def test_answers_of_a_queue_dropped_meanwhile_end_the_worker_with_a_senten
         "DateStyle=German",
         "IntervalStyle=iso_8601",
         "array_nulls=off",
+        "standard_conforming_strings=off",
     ],
 )
 async def test_a_role_with_settings_of_its_own_is_served_all_the_same(queue: Queue, setting: str) -> None:

@@ -192,6 +192,7 @@ class Command(_Help, TyperCommand):
 _BEHIND = ("--dsn", "--embedded", "--directory", "--json")
 _WORDS = {
     "version": "trunq --version",
+    "demo": "make demo, in a clone of trunq's repository",
     **dict.fromkeys(("enqueue", "push", "send"), "trunq publish QUEUE PAYLOAD"),
     **dict.fromkeys(("job", "jobs", "task", "tasks"), "trunq message list QUEUE"),
     **dict.fromkeys(("run", "consume", "start"), "trunq worker MODULE:APP"),
@@ -237,6 +238,7 @@ PANELS = {
         "publish",
         "worker",
         "workers",
+        "session",
         "leader",
         "status",
         "overview",

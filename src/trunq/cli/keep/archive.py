@@ -61,9 +61,10 @@ def create(
 ) -> None:
     """Keep every attempt of a queue's messages in the table trunq_archive.QUEUE.
 
-    A row for each attempt that is over: the message, its outcome, error and result, the worker, and when. It
-    begins with what the queue still holds. A leader fills it, or with --at-once each answer, in its own
-    transaction; segments of the queue wait for it. Of a queue that has an archive, this changes what you say.
+    Each finished attempt is a row: the message, its outcome, error and result, the worker, and when. It
+    starts with what the queue still holds. A leader fills the table, or with --at-once each answer, in
+    its own transaction. Rotation waits for the archive. If the queue has an archive already, this changes
+    the settings that you give.
     """
     with client(database) as trunq:
         made = trunq.create_archive(queue, for_, at_once)
@@ -78,7 +79,7 @@ def create(
 
 @option.verb(app, "list", "trunq archive list")
 def list_archives(*, database: option.Database, json: option.Json = False, csv: option.Csv = False) -> None:
-    """List the archives, those that dropped queues left included."""
+    """List the archives, including those of queues that were dropped."""
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_archives()]
     shown = [
@@ -98,7 +99,7 @@ def list_archives(*, database: option.Database, json: option.Json = False, csv: 
 def drop(
     queue: option.Queue, yes: Yes = False, *, database: option.Database, json: option.Json = False
 ) -> None:
-    """Drop the archive of a queue with all its rows, also when the queue itself is gone."""
+    """Drop the archive of a queue with all its rows. The queue itself may be gone already."""
     with client(database) as trunq:
         row = next((each for each in trunq.list_archives() if each.queue == queue), None)
         if row is None:

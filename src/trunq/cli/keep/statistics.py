@@ -91,14 +91,14 @@ def statistics(
 ) -> None:  # fmt: skip
     """Show how many messages ended how, how long they ran and how long they had waited.
 
-    A line for each queue, subscription, kind and outcome, with a plot over that time. took is what handlers
-    needed, waited the time from publishing to the first lease, each with its median and the time that 99 %
-    stay under, right within 9 %. `~` marks kinds that were counted in a sample. Minutes are kept for two
-    days, hours for ninety days.
+    A line for each queue, subscription, kind and outcome, with a plot over that time. took is how long
+    handlers ran, waited is the time from publishing to the first lease. Each has its median, and the time
+    that 99 % stay under, right within 9 %. `~` marks kinds that were counted in a sample. Minutes are
+    kept for two days, hours for ninety days.
 
-    With --lake, of all attempts that pipelines with the source history took there (and of what they have not
-    taken yet, from Postgres): outcomes, errors and hours of the week; --last is then all, and --per 1m, 1h or
-    1d, for --json and --html.
+    With --lake, it reads all attempts that pipelines with the source history took there, and from
+    Postgres those that they have not taken yet: outcomes, errors and hours of the week. --last is
+    everything then, and --per is 1m, 1h or 1d, for --json and --html.
     """
     if lake is not None:
         if csv or together:

@@ -50,10 +50,10 @@ def list_takers(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List who takes the history of queues, and how far behind they are.
+    """List who takes the history of queues elsewhere, and how far behind each is.
 
-    behind is how long ago the first attempt ended that is not taken yet, open how many leases were passed
-    while they were open. Rotation empties nothing that is not taken.
+    behind is how long ago the first attempt ended that is not taken yet; open is how many leases were
+    still open when they were passed. Rotation keeps everything that is not taken.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_takers(queue)]
@@ -71,7 +71,7 @@ def drop(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Keep nothing for a taker any more: rotation empties what it has not taken."""
+    """Stop keeping history for a taker: rotation may empty what it has not taken."""
     with client(database) as trunq:
         row = next((each for each in trunq.list_takers(queue) if each.taker == taker), None)
         if row is None:

@@ -107,7 +107,7 @@ def list_lanes(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List the lanes in which something waits or runs, or that have settings, the deepest first.
+    """List the lanes that have messages or settings of their own, the deepest first.
 
     depth is how many messages wait, exact up to 1,000. The limits of a lane are its own, or those that
     `trunq lane policy` gives to each.
@@ -163,9 +163,10 @@ def set_lane(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Set what one lane may, its weight and its rank, instead of what was set of it before.
+    """Set the limits, the weight and the rank of one lane, in place of those it had.
 
-    What you leave out is as for the others. A limit counts what is handed out from now on; a pause stays.
+    What you leave out is as for the other lanes. A limit holds for messages that are handed out from now
+    on. A pause stays.
     """
     settings = limits.given() | {"weight": weight, "rank": rank}
     if as_others == any(value is not None for value in settings.values()):
@@ -197,9 +198,9 @@ def pause_lane(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Hand nothing more out of a lane until a time or `trunq lane resume`; other lanes go on.
+    """Pause one lane until a time or `trunq lane resume`; other lanes go on.
 
-    What runs goes on, and what waits is kept.
+    Running messages go on, and waiting ones are kept.
     """
     lane = place.given()
     with client(database) as trunq:
@@ -222,7 +223,7 @@ def resume_lane(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Hand messages of a lane that was paused out again, at once: workers that sleep are woken."""
+    """Resume a lane that was paused. Sleeping workers are woken at once."""
     lane = place.given()
     with client(database) as trunq:
         resumed = trunq.resume_lane(queue, subscription, **lane)
@@ -267,10 +268,10 @@ def policy(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Say in which order a subscription serves its lanes, and what each of them may.
+    """Set the order in which a subscription serves its lanes, and the limits of each lane.
 
-    A limit that you leave out is none, also when there was one. Every eighth lease goes to the lane that
-    has waited longest, so none waits for ever. `trunq lane set` gives one lane limits of its own.
+    A limit that you leave out is removed. Every eighth lease goes to the lane that has waited longest, so
+    no lane waits for ever. `trunq lane set` gives one lane limits of its own.
     """
     if policy is None:
         is_policy = subscription in get_args(LanePolicy)
@@ -300,9 +301,9 @@ def rankings(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List the subscriptions whose lanes a function of yours ranks, who calls it, and why it failed.
+    """List the subscriptions whose lanes your own function ranks, who calls it, and its last error.
 
-    Without a ranker, no process that runs has the function: the last ranks stay.
+    Without a ranker, no running process has the function, and the last ranks stay.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_rankings(queue)]

@@ -126,10 +126,10 @@ def create(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Publish the changes of a table into a queue, in the transactions that change it; or change how.
+    """Publish the changes of a table into a queue, in the transactions that make them; or change how.
 
-    Of a table that is captured already, what you leave out gets its default. It waits for open transactions
-    that write to the table, for two seconds at most. Partitions are captured with their table.
+    If the table is captured already, settings that you leave out get their defaults. This waits up to two
+    seconds for open transactions that write to the table. Partitions are captured with their table.
     """
     with client(database) as trunq:
         made = trunq.capture(table, queue, **changes.given(), **shape.given())
@@ -173,9 +173,9 @@ def list_captures(
 
 @option.verb(app, "drop", "trunq capture drop public.orders")
 def drop(table: Name, *, database: option.Database, json: option.Json = False) -> None:
-    """Publish the changes of a table no longer. What was published stays.
+    """Stop publishing the changes of a table. Messages that were published stay.
 
-    It waits for open transactions that write to the table, for two seconds at most.
+    This waits up to two seconds for open transactions that write to the table.
     """
     with client(database) as trunq:
         ended = trunq.uncapture(table)

@@ -83,7 +83,7 @@ def list_columns(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List the columns of your own of a queue: their types, and the expressions that are their defaults."""
+    """List your own columns of a queue, with their types and defaults."""
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_columns(queue)]
     write_rows(found, COLUMNS, json, "The queue has no columns of your own.", csv)

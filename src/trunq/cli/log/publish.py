@@ -55,7 +55,9 @@ class Policy:
 
     max_attempts: Annotated[
         int | None,
-        typer.Option("--max-attempts", min=1, max=9999, rich_help_panel=PANEL, help="How often it is tried."),
+        typer.Option(
+            "--max-attempts", min=1, max=9999, rich_help_panel=PANEL, help="How many attempts it has."
+        ),
     ] = None
     time_out: Annotated[
         timedelta | None,
@@ -79,7 +81,7 @@ class Policy:
         timedelta | None,
         typer.Option(
             "--backoff-cap", parser=option.interval, metavar="INTERVAL", rich_help_panel=PANEL,
-            help="No delay is longer.",
+            help="The longest delay.",
         ),
     ] = None  # fmt: skip
     jitter: Annotated[
@@ -93,7 +95,7 @@ class Policy:
         str | None,
         typer.Option(
             "--dead-into", metavar="QUEUE", rich_help_panel=PANEL,
-            help="Where it is published as well when it dies; '' for nowhere.",
+            help="A queue that it is published into when it dies; '' for none.",
         ),
     ] = None  # fmt: skip
 
@@ -124,7 +126,9 @@ def publish(
             "--lines", "-l", help="Publish one message for each line of a file (- is standard input)."
         ),
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Which handler it is for.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", "-k", help="Its kind: which handler takes it.")
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", help="What it is about: a customer, an order.")] = None,
     headers: Annotated[
         dict[str, Any] | None,
@@ -141,13 +145,13 @@ def publish(
     delay: Annotated[
         timedelta | None,
         typer.Option(
-            "--delay", parser=option.interval, metavar="INTERVAL", help="Not before so long: 30s, 10m, 2h."
+            "--delay", parser=option.interval, metavar="INTERVAL", help="Run it after so long: 30s, 10m, 2h."
         ),
     ] = None,
     due_at: Annotated[
         datetime | None,
         typer.Option(
-            "--due-at", parser=option.moment, metavar="TIME", help="Not before this time (ISO 8601)."
+            "--due-at", parser=option.moment, metavar="TIME", help="Run it at this time (ISO 8601)."
         ),
     ] = None,
     max_age: Annotated[
@@ -156,7 +160,7 @@ def publish(
             "--max-age",
             parser=option.interval,
             metavar="INTERVAL",
-            help="Nobody is to handle it later than so long after now: then it is dead, with reason expired.",
+            help="After so long nobody handles it any more: it is dead, with reason expired.",
         ),
     ] = None,
     priority: Annotated[

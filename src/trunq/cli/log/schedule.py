@@ -174,10 +174,10 @@ def create(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Publish a message at the times of a cron text, or every so often; or change the schedule of that name.
+    """Publish a message at the times of a cron text or every so often; or change that schedule.
 
-    What you leave out gets its default, so give all of it again to change a part. A pause stays. Workers fire
-    schedules by themselves, or `trunq leader`, or pg_cron.
+    Settings that you leave out get their defaults, so repeat all of them to change one. A pause stays.
+    Workers fire schedules by themselves; so do `trunq leader` and pg_cron.
     """
     given = asdict(times) | published.given() | {"missed": missed, "overlap": overlap}
     with client(database) as trunq:
@@ -277,9 +277,9 @@ def preview(
     "trunq schedule pause nightly --for 2d",
 )
 def pause_schedule(name: Name, *, pause: Pause, database: option.Database, json: option.Json = False) -> None:
-    """Publish nothing of a schedule until a time or `trunq schedule resume`.
+    """Pause a schedule until a time or `trunq schedule resume`.
 
-    What is due meanwhile is skipped and does not come again; its history says so.
+    Times that pass meanwhile are skipped and not made up for; the schedule's runs say so.
     """
     with client(database) as trunq:
         until = pause.end(trunq)
@@ -306,7 +306,7 @@ def resume_schedule(name: Name, *, database: option.Database, json: option.Json 
 
 @option.verb(app, "run", "trunq schedule run nightly")
 def run(name: Name, *, database: option.Database, json: option.Json = False) -> None:
-    """Publish the message of a schedule now, besides its times, which stay; also of one paused."""
+    """Publish the message of a schedule now, besides its times; also of one that is paused."""
     with client(database) as trunq:
         id = trunq.run_schedule(name)
     if json:
@@ -332,8 +332,9 @@ def runs(
 ) -> None:
     """List what became of the times of a schedule, newest first: the message, or why there is none.
 
-    missed: the time was over before somebody fired; overlap: the message before was not finished; paused.
-    Times skipped one after the other share a line. `trunq message show` follows a message.
+    missed: the time had passed before anybody fired it. overlap: the message before was not finished.
+    paused: the schedule was. Consecutive skipped times share a line. `trunq message show` follows a
+    message.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_schedule_runs(name, limit)]

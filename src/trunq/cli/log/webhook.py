@@ -165,11 +165,11 @@ def serve(
         bool, typer.Option("--json", metavar=option.FLAG, help="Print where it listens as JSON.")
     ] = False,
 ) -> None:
-    """Serve the webhooks: POST /hook/NAME, and GET /health for what watches over it.
+    """Serve the webhooks: POST /hook/NAME, and GET /health for a monitor.
 
-    It speaks plain HTTP: let a proxy in front of it do TLS. A request is checked, published and answered
-    with 202 when the message is committed; while the database is away, with 503. The first SIGTERM lets
-    what is being answered end. POST /resume/QUEUE takes the callbacks of trunq worker --push, where
+    It speaks plain HTTP: put a proxy with TLS in front of it. A request is checked, published, and
+    answered with 202 once the message is committed; while the database is away, with 503. The first
+    SIGTERM lets open requests finish. POST /resume/QUEUE takes the callbacks of trunq worker --push, if
     TRUNQ_PUSH_SECRET is that worker's.
     """
     log_to_stderr(log_level, log_format, is_verbose=verbose)

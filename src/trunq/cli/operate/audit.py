@@ -39,8 +39,8 @@ def audit(
 ) -> None:
     """Show who did what to how many, newest first: pauses, requeues, purges, seeks, drops, rights.
 
-    It is noted in the transaction that did it, whether from a page, the shell, a client or psql, and kept
-    for 90 days, or as long as the setting trunq.audit_retention of the leader says.
+    Each act is recorded in its own transaction, whether it came from a page, the shell, a client or psql.
+    Records are kept for 90 days, or as long as the setting trunq.audit_retention of the leader says.
     """
     with client(database) as trunq:
         rows = [row._asdict() for row in trunq.list_audit(queue, limit, before, who, did)]

@@ -64,11 +64,11 @@ def convert(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Give a queue what it was not made with; all that is in it stays.
+    """Give a queue lanes, unique keys or another setting that it was made without; its messages stay.
 
-    Publishers and workers go on: the queue is locked for a moment, and only when no transaction uses it. What
-    waits is handed out before what comes, with lanes: in each lane. The index by lanes of a large log is
-    built beforehand, beside publishers.
+    Publishers and workers go on: the queue is locked for a moment, and only while no transaction uses it.
+    Messages that wait are handed out before new ones; with lanes, within each lane. For a large log, the
+    index by lanes is built beforehand, while publishers go on.
     """
     if lanes is None and unique is None and retention is None and hold_at_most is None:
         raise Mistake("Say what the queue is to get: --lanes, --unique, --retention or --hold-at-most.")

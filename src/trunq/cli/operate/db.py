@@ -50,10 +50,10 @@ FacadeOption = Annotated[
     "trunq db install --facade pgq",
 )
 def install(facade: FacadeOption = None, *, database: option.Database, json: option.Json = False) -> None:
-    """Put trunq into a database: four schemas, no extension, no superuser.
+    """Install trunq into a database: four schemas, no extension, no superuser.
 
-    It happens in one transaction and under a lock: twenty at once are as good as one. In a database that
-    has trunq already it does what `trunq db upgrade` does.
+    It is one transaction under a lock, so twenty installs at once do no harm. If trunq is there already,
+    this does what `trunq db upgrade` does.
     """
     with address(database) as dsn:
         _tell(installer.install(dsn, facade), json)
@@ -195,10 +195,10 @@ def uninstall(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Take trunq out of a database, with all queues and messages. It lists what it drops, and asks.
+    """Remove trunq from a database, with all queues and messages. It lists what it drops, and asks.
 
-    It refuses while messages wait, or where a view, trigger or function of yours needs trunq. Queues go one
-    by one, each in a transaction of its own; stopped half way, it goes on when it is run again.
+    It refuses while messages wait, or where a view, trigger or function of yours needs trunq. Each queue
+    is dropped in a transaction of its own. Stopped half way, run it again: it goes on where it was.
     """
     with client(database) as trunq:
         found = removal.look(trunq)

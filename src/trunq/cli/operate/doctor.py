@@ -17,7 +17,8 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
 from trunq.cli.ground.output import out, write, write_json
-from trunq.diagnosis import diagnose
+from trunq.diagnosis import diagnose, disk_size
+from trunq.errors import InvalidArgument
 from trunq.record import Finding
 from trunq.word import Severity
 
@@ -37,6 +38,13 @@ _ROUND: Final = 20
 """Queues that are looked at one by one each time with --watch: of more, others each minute."""
 
 
+def _size(value: str) -> str:
+    try:
+        return disk_size(value)
+    except InvalidArgument as error:
+        raise typer.BadParameter(f"{error.message}; {error.hint}.") from None
+
+
 def doctor(
     watch: Annotated[
         bool, typer.Option("--watch", metavar=option.FLAG, help="Look again and again, until Ctrl-C.")
@@ -49,6 +57,7 @@ def doctor(
         typer.Option(
             "--disk",
             metavar="SIZE",
+            parser=_size,
             help="How large the server's disk is, such as 200GB; of one on this machine that is looked up.",
             show_default=False,
         ),

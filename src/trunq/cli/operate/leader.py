@@ -106,9 +106,7 @@ def leader(
             help="Functions of yours by which lanes are ranked: a module and the name of its Ranks.",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="What it is called; by default host and process.")
-    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Its name; by default host and process.")] = None,
     *,
     databases: Databases,
     statistics: Annotated[
@@ -144,18 +142,18 @@ def leader(
         bool, typer.Option("--json", metavar=option.FLAG, help="Print what was done as JSON at the end.")
     ] = False,
 ) -> None:
-    """Stand for election as leader and perform the duties while elected.
+    """Stand for election as leader, and perform the duties while elected.
 
-    One process at a time promotes delayed messages that fell due, gives back what dead workers held, cuts
-    ticks and empties old segments. Workers do this by themselves; run a leader where none are running, or
-    to keep it apart from them. One that is given functions that rank lanes calls them, elected or not, for
-    the subscriptions that name them (`trunq lane policy`), unless another process does.
+    One process at a time promotes delayed messages that are due, gives back the messages of dead workers,
+    cuts ticks and empties old segments. Workers do this by themselves; run a leader where no worker runs,
+    or to keep the duties apart from workers. A process with functions that rank lanes calls them, elected
+    or not, for the subscriptions that name them (`trunq lane policy`), unless another process does.
 
-    It may lead several databases, each by itself: one that is away disturbs no other. SIGHUP has it read
-    the settings again and look which databases there are: new ones are led, those that are gone are let go.
+    It can lead several databases; if one is away, the others go on. On SIGHUP it reads the settings
+    again, and leads the databases that are there now.
 
-    With --health, /healthz answers while its event loop turns, and /readyz while each database answers. With
-    --metrics, one process of a database is enough: the figures are those of the database.
+    With --health, /healthz answers while its event loop runs, and /readyz while each database answers.
+    --metrics is needed in one process for each database: the figures are those of the database.
     """
     found = None if ranks is None else load_ranks(ranks)
     log_to_stderr(log_level, log_format, is_verbose=verbose)

@@ -34,12 +34,13 @@ def overview(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List the subscriptions that are worst, from the newest samples.
+    """List the worst subscriptions, from the newest samples.
 
-    First those that lost messages, then those whose messages wait longest. A leader writes a sample of each
-    subscription every 5 seconds, so this costs the same with a thousand queues; trunq status looks at each by
-    itself. Rates are those of the last minute, failed is the share of answers that are no success. The first
-    line says so when nobody samples; then this looks by itself at the twenty queues that were worst.
+    First come those that lost messages, then those whose messages wait longest. A leader writes a sample
+    of each subscription every 5 seconds, so this costs the same with a thousand queues; trunq status
+    looks at each queue itself. Rates are those of the last minute; failed is the share of answers that
+    were no success. When nobody samples, the first line says so, and this looks by itself at the twenty
+    queues that were worst.
     """
     with client(database) as trunq:
         sampled_at = trunq.sampled_at()
@@ -62,7 +63,8 @@ def backlog(
 ) -> None:
     """Print how many messages a subscription has for its workers: ready and leased, at most 10,000.
 
-    For scaling: whoever counts those that wait alone takes away a worker whose handler runs.
+    Use it to scale workers. A scaler that counts only ready messages removes the worker whose handler
+    still runs.
     """
     with client(database) as trunq:
         count = trunq.backlog(queue, subscription)

@@ -299,8 +299,8 @@ def set_queue(
 ) -> None:
     """Change the settings of a queue that you give; the others stay. Then show all of them.
 
-    Without any it shows them. Workers and publishers go on meanwhile. New rules hold for what is published
-    from now on: what waits stays.
+    Without an option, only show them. Workers and publishers go on meanwhile. New rules hold for messages
+    published from now on; those that wait stay.
     """
     shape: dict[str, Any] = {
         "retention": retention,
@@ -375,7 +375,7 @@ def close(queue: option.Queue, *, database: option.Database, json: option.Json =
 
 @option.verb(app, "open", "trunq queue open mail")
 def open_queue(queue: option.Queue, *, database: option.Database, json: option.Json = False) -> None:
-    """Let a queue that was closed take messages again; publishers need nothing but another try."""
+    """Let a closed queue take messages again. Publishers only have to try again."""
     with client(database) as trunq:
         trunq.open_queue(queue)
     if json:
@@ -396,10 +396,10 @@ def open_queue(queue: option.Queue, *, database: option.Database, json: option.J
 def pause_queue(
     queue: option.Queue, *, pause: Pause, database: option.Database, json: option.Json = False
 ) -> None:
-    """Hand out no message of a queue, to any subscription, until a time or `trunq queue resume`.
+    """Pause a queue with all its subscriptions, until a time or `trunq queue resume`.
 
-    What workers hold goes on, publishers publish, and what waits is kept. Of a queue that is paused already
-    this changes the end of the pause.
+    Messages that workers hold go on, publishers publish, and waiting messages are kept. If the queue is
+    paused already, this changes when the pause ends.
     """
     with client(database) as trunq:
         until = pause.end(trunq)

@@ -46,10 +46,10 @@ def grant(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Let a database role do what a publisher, worker, reader or admin of a queue does, and no more.
+    """Let a database role act as publisher, worker, reader or admin of a queue, and no more.
 
-    The database role must be there (create role). Whoever leads (trunq leader), creates, drops or grants
-    needs the rights of the owner of trunq.
+    The database role must exist (create role). Only the owner of trunq can lead (trunq leader), create,
+    drop and grant.
     """
     with client(database) as trunq:
         trunq.grant_role(queue, role, grantee, payload=payload)
@@ -70,7 +70,7 @@ def revoke(
 ) -> None:
     """Take a role of a queue away from a database role.
 
-    What it has as a member of another database role stays.
+    Roles that it has as a member of another database role stay.
     """
     with client(database) as trunq:
         revoked = trunq.revoke_role(queue, role, grantee)
@@ -93,9 +93,9 @@ def revoke(
 def list_roles(
     queue: option.OneQueue = None, *, database: option.Database, json: option.Json = False
 ) -> None:
-    """List who has which role of which queue, as granted.
+    """List which database role has which role of which queue, as granted.
 
-    Members of a database role have its roles too. A reader sees payloads where it says so.
+    Members of a database role have its roles too. `payload` says whether a reader sees payloads.
     """
     with client(database) as trunq:
         rows = [role._asdict() for role in trunq.list_roles(queue)]

@@ -55,14 +55,16 @@ def status(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """Show each subscription of each queue, live: a line a subscription.
+    """Show each subscription of each queue in a line, live. Ctrl-C ends it.
 
-    ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
-    long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
-    an estimate: numbers are exact up to 1,000. A subscription that is paused, or lost messages, says so
-    beside its name, as does one of which messages are parked: they are among the delayed. The first line says
-    when no leader runs, the last ones at which tick streams stand, how far lakes are behind that take the
-    history of a queue, and what else is wrong: who is about to lose messages, too. Ctrl-C ends it.
+    ready waits for a worker; leased is held by one; delayed runs later; dead was given up. oldest is how
+    long the first ready message has waited, done is how many were answered within the last minute. `~`
+    marks an estimate: numbers are exact up to 1,000. Beside the name it says when a subscription is
+    paused, lost messages, or has parked ones (they are among the delayed).
+
+    The first line says when no leader runs. The last lines say at which tick streams stand, how far
+    behind the lakes are that take the history of a queue, and what else is wrong, such as a subscription
+    that is about to lose messages.
     """
     with client(database) as trunq:
         if json or csv:

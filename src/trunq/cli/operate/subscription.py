@@ -70,9 +70,9 @@ def create(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Create a subscription: it sees each message that is published from now on, and answers for its own.
+    """Create a subscription: it gets every message that is published from now on, and answers for itself.
 
-    One that is there stays as it is; if it has other settings than you give, the status is 1.
+    One that exists stays as it is; if it has other settings than you give, the exit status is 1.
     """
     given = {"mode": mode} | policy.given() | filter.given() | limits.given()
     with client(database) as trunq:
@@ -118,10 +118,11 @@ def set_subscription(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Change what you give of a subscription's policy, filter and limits; the rest stays. Then show it all.
+    """Change what you give of a subscription's policy, filter and limits. Then show all of them.
 
-    Without any option it shows it. It holds for the next lease and the next failure of each message. A new
-    filter counts for what is read from then on: what it passed over before does not come back.
+    Without an option, only show them. Changes hold for the next lease and the next failure of each
+    message. A new filter holds for what is read from then on: messages that the old one passed over do
+    not come back.
     """
     if lanes is not None:
         raise Mistake(
@@ -181,10 +182,10 @@ def pause_subscription(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Hand out no message of a subscription until a time or `trunq subscription resume`; others go on.
+    """Pause a subscription until a time or `trunq subscription resume`; the others go on.
 
-    What its workers hold goes on, publishers publish, and what waits is kept. Of one that is paused already
-    this changes the end of the pause.
+    Messages that its workers hold go on, publishers publish, and waiting messages are kept. If it is
+    paused already, this changes when the pause ends.
     """
     with client(database) as trunq:
         until = pause.end(trunq)
@@ -203,9 +204,9 @@ def pause_subscription(
 def resume_subscription(
     queue: option.Queue, subscription: Name, *, database: option.Database, json: option.Json = False
 ) -> None:
-    """End the pause of a subscription and wake its workers.
+    """Resume a subscription, and wake its workers.
 
-    Where its whole queue is paused, it hands out nothing until `trunq queue resume`.
+    While its whole queue is paused, it hands out nothing until `trunq queue resume`.
     """
     with client(database) as trunq:
         resumed = trunq.resume_subscription(queue, subscription)
@@ -230,9 +231,9 @@ def drop(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """End a subscription, with all that it has not read, and its delayed and dead messages.
+    """Drop a subscription, with all that it has not read, and its delayed and dead messages.
 
-    It says how many they are and asks. Messages that other subscriptions read stay theirs.
+    It says how many there are, and asks. Other subscriptions keep their messages.
     """
     with client(database) as trunq:
         confirm(f"{_what_goes(trunq, queue, subscription)} Drop it?", is_answered=yes)
@@ -260,10 +261,11 @@ def reset(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Start a subscription afresh: at the latest message it skips what waits, at the earliest it reads again.
+    """Start a subscription afresh: at the latest message, or at the earliest one again.
 
-    Its policy stays. What it has not read, its delayed and its dead messages go, with the history of its
-    messages; who holds some of them can no longer answer. It says how many they are and asks.
+    From the latest, it skips what waits. Its policy stays. Its unread, delayed and dead messages go, and
+    so does the history of its messages; workers that hold some of them can no longer answer. It says how
+    many there are, and asks.
     """
     with client(database) as trunq:
         confirm(f"{_what_goes(trunq, queue, subscription)} Start afresh at the {start}?", is_answered=yes)

@@ -21,6 +21,26 @@ _QUEUES = """
 """
 
 
+# Of a rule or a default, the view or table that has it.
+_YOURS = """
+    select distinct
+      format('%s %s', i.type, i.identity), split_part(split_part(used.identity, '(', 1), '.', 2),
+      format('%s %s', used.type, used.identity)
+    from pg_depend d
+    cross join lateral pg_identify_object(d.refclassid, d.refobjid, 0) used
+    left join pg_rewrite r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid
+    left join pg_attrdef a on d.classid = 'pg_attrdef'::regclass and a.oid = d.objid
+    left join pg_constraint k on d.classid = 'pg_constraint'::regclass and k.oid = d.objid
+    cross join lateral (select coalesce(r.ev_class, a.adrelid, nullif(k.conrelid, 0)) as relation) o
+    cross join lateral pg_identify_object(
+      case when o.relation is null then d.classid else 'pg_class'::regclass end,
+      coalesce(o.relation, d.objid), 0) i
+    where d.deptype in ('n', 'a') and used.schema = 'trunq' and used.type in ('function', 'table')
+      and i.schema !~ '^(trunq|pg_toast)' and i.type <> 'trigger'
+    order by 1, 2
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """An upgrade to come."""
@@ -37,6 +57,8 @@ class Plan:
     """Logs of these that lack a trigger, and are locked against publishers to make it."""
     defects: list[str]
     """What --repair puts back, as far as the functions there tell it: of all queues, then of each."""
+    yours: list[str]
+    """What others made that needs a function or table which these migrations name: they may replace it."""
     repairs: list[str]
     """The statement that puts back each of these; of an index, in steps that block nobody."""
 
@@ -48,6 +70,12 @@ def plan(dsn: str) -> Plan:
     is_applied = installer.is_applied(dsn)
     with installer.transaction(dsn) as connection:
         found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())
+        text = "\n".join(migration.sql for migration in missing)
+        yours = [
+            f"{stranger} needs {needed}"
+            for stranger, name, needed in (connection.execute(_YOURS.encode()) if missing else ())
+            if re.search(rf"\b{re.escape(name)}\b", text)
+        ]
         told: list[tuple[str, str]] = []
         if connection.execute("select to_regprocedure('trunq.list_defects(text)')").fetchone() != (None,):
             # Triggers and columns are made by the upgrade itself.
@@ -70,6 +98,7 @@ def plan(dsn: str) -> Plan:
         list(found),
         [name for name, triggers in found.items() if triggers],
         [defect for defect, _ in told],
+        yours,
         [repair for _, repair in told],
     )
 
@@ -91,6 +120,8 @@ def show(found: Plan, json: bool, *, is_repair: bool = False) -> None:
             say("  migration {name}", name=name)
         for table in found.tables:
             say("  {table}: changed, locked for a moment", table=table)
+        for needed in found.yours:
+            say("  {needed}, which may be replaced: then the upgrade stops, changing nothing", needed=needed)
         say("  all functions: applied again, no table is locked")
     say("Then {number} queues, each in a transaction of its own: its functions are made again.",
         number=len(found.queues))  # fmt: skip

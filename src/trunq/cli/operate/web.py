@@ -125,12 +125,12 @@ def web(
         bool, typer.Option("--json", metavar=option.FLAG, help="Print where it listens as JSON.")
     ] = False,
 ) -> None:
-    """Show queues, messages and what is wrong in a browser, live, and change what these commands change.
+    """Show queues, messages and what is wrong in a browser, live, and change what the commands change.
 
-    It listens on this machine alone; elsewhere only with a way to sign in, and TLS is for a proxy in front of
-    it. It takes four connections at most, whoever looks, each read-only but for a change that somebody makes;
-    a look ends after 3 seconds. GET /healthz answers while it runs, and /readyz while the database does.
-    GET /metrics has figures for Prometheus, for whom the token of a viewer is enough.
+    Only this machine can reach it. To listen elsewhere, it needs a way to sign in, and a proxy in front
+    of it for TLS. It opens at most four connections, however many people look. Each read is a read-only
+    transaction that ends after 3 seconds. GET /healthz answers while it runs, and /readyz while the
+    database does. GET /metrics has figures for Prometheus; the token of a viewer is enough.
     """
     log_to_stderr(log_level, log_format, is_verbose=verbose)
     try:

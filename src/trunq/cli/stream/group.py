@@ -70,11 +70,11 @@ def create(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Make a group of readers, who have a batch each at the same time.
+    """Create a group: several readers of one stream, each with a batch at the same time.
 
-    With whole batches, one message may be done before an older one. By key (--slots), each key belongs to a
-    slot, and a slot is read by one member at a time, in order. An exclusive subscription of this name
-    becomes a group with whole batches. Policies: trunq subscription set.
+    With whole batches, a newer message may be done before an older one. By key (--slots), each key
+    belongs to a slot, and one member at a time reads a slot, in order. An exclusive subscription of this
+    name becomes a group with whole batches. Policies: trunq subscription set.
     """
     with client(database) as trunq:
         made = trunq.create_group(queue, group, slots, start, tick, at)
@@ -94,7 +94,7 @@ def list_groups(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List groups: how many members live, how far they are, how much waits since when.
+    """List groups: how many members are alive, how far each group is, how much waits and since when.
 
     slots is empty where members take whole batches. The position is that of the slot furthest behind.
     """
@@ -105,9 +105,10 @@ def list_groups(
 
 @option.verb(app, "show", "trunq group show orders ledgers", "trunq group show orders ledgers --json")
 def show(queue: option.Queue, group: Group, *, database: option.Database, json: option.Json = False) -> None:
-    """Show a group, its members, and the batch and slot that each has in hand.
+    """Show a group, its members, and the batch and slot that each member has.
 
-    A member lives while it asks for batches, once a minute at least, or while the time of its batch lasts.
+    A member is alive while it asks for batches, at least once a minute, or while it has time left for its
+    batch.
     """
     with client(database) as trunq:
         row = next((each for each in trunq.list_groups(queue) if each.group_name == group), None)
@@ -130,7 +131,7 @@ def drop(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """End a group: its members and positions go, and its dead and delayed messages."""
+    """Drop a group, with its members, its positions, and its dead and delayed messages."""
     with client(database) as trunq:
         row = next((each for each in trunq.list_groups(queue) if each.group_name == group), None)
         if row is None:

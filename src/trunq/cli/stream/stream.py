@@ -44,10 +44,10 @@ def list_streams(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List the exclusive subscriptions: how far they are, how much waits since when, who has a batch.
+    """List the exclusive subscriptions: how far each is, how much waits since when, and who has a batch.
 
-    Their positions are ticks. pending is how many messages are not finished, lag since when the first of them
-    waits, and seen_at when a reader last took or finished a batch.
+    Positions are ticks. pending is how many messages are not finished, lag is how long the first of them
+    has waited, and seen_at is when a reader last took or finished a batch.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_streams(queue)]
@@ -252,10 +252,11 @@ def losses(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List what subscriptions, exclusive and shared, lost because their queue holds no more for them.
+    """List what subscriptions, exclusive and shared, lost because their queue no longer held it for them.
 
-    A queue holds messages for those who have not read them as long, and up to as many bytes, as `trunq queue
-    set --hold-at-most --hold-size` says; without, for ever. messages is how many were lost, `+` at least.
+    `trunq queue set --hold-at-most --hold-size` limits for how long, and up to how many bytes, a queue
+    holds messages for those who have not read them; without, it holds them for ever. messages is how many
+    were lost; with `+`, at least so many.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_losses(queue)]
@@ -269,9 +270,9 @@ def losses(
 def accept(
     queue: option.Queue, subscription: Name, *, database: option.Database, json: option.Json = False
 ) -> None:
-    """Let a subscription that lost messages go on with what is there.
+    """Accept that a subscription lost messages, so that it goes on with those that are left.
 
-    Until then its workers and readers get nothing but an error. What was lost stays listed.
+    Until then its workers and readers get an error. `trunq stream losses` still lists what was lost.
     """
     with client(database) as trunq:
         accepted = trunq.accept_loss(queue, subscription)

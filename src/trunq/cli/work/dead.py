@@ -128,10 +128,10 @@ def groups(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """Say what dead messages died of, of one queue or all: one line for each fault, the most frequent first.
+    """Group dead messages by error, of one queue or all, the most frequent first.
 
-    A fingerprint is the first line of an error without what differs from message to message: texts in quotes,
-    numbers, long hexadecimal words.
+    A fingerprint is the first line of an error without what differs from message to message: texts in
+    quotes, numbers, long hexadecimal words. `trunq dead requeue --fingerprint` takes one.
     """
     with client(database) as trunq:
         found: list[Row] = [
@@ -140,9 +140,12 @@ def groups(
     shown = found if json or csv else [{**row, "kinds": ", ".join(row["kinds"])} for row in found]
     where = "No queue" if queue is None else f"Queue {queue}"
     write_rows(shown, GROUPS, json, f"{where} has {'' if queue is None else 'no '}dead messages.", csv)
-    if found and not (json or csv) and (further := found[0]["looked_to"]) is not None:
+    # Of a role that sees several queues, a look at each.
+    looks = {(row["looked"], row["looked_to"]) for row in found}
+    further = max((to for _, to in looks if to is not None), default=None)
+    if further is not None and not (json or csv):
         say("It looked at the newest {looked}; go on with: --before {further}",
-            looked=f"{found[0]['looked']:,}", further=further)  # fmt: skip
+            looked=f"{sum(looked for looked, _ in looks):,}", further=further)  # fmt: skip
 
 
 @option.verb(
@@ -167,9 +170,9 @@ def requeue(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Give dead messages another life: their subscription leases them again, with all attempts.
+    """Requeue dead messages: their subscription handles them again, with all attempts.
 
-    Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay dead.
+    Unless you give ids, it says how many there are, and asks. Messages that die meanwhile stay dead.
     """
     given = _choose(
         ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "requeue"
@@ -199,9 +202,9 @@ def purge(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Remove dead messages for good.
+    """Delete dead messages for good.
 
-    Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay.
+    Unless you give ids, it says how many there are, and asks. Messages that die meanwhile stay.
     """
     given = _choose(
         ids, everything, subscription, choice, {"reason": reason, "fingerprint": fingerprint}, "purge"
@@ -247,10 +250,10 @@ def set_dead(
     database: option.Database,
     json: option.Json = False,
 ) -> None:  # fmt: skip
-    """Make it known when a message dies: rejected, or given up after its last attempt.
+    """Choose who hears when a message dies: the log of Postgres, listeners, or another queue.
 
-    In another queue it has the header trunq_dead, a list of where it died, and why. It stays a dead message
-    here all the same. Nothing of it happens for messages that expired or were cancelled.
+    A copy in another queue has the header trunq_dead, which lists where it died, and why. The dead
+    message itself stays here. Messages that expired or were cancelled are not reported.
     """
     with client(database) as trunq:
         policy = trunq.set_dead(queue, subscription, warn=warn, notify=notify, into=into)

@@ -32,11 +32,11 @@ def list_workers(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List who works on which subscription, and what each holds.
+    """List who works on which subscription, and what each worker holds.
 
-    held is how many messages it has leased and not answered, since when the first of these leases was made,
-    seen_at when it last told of itself, as it does every few seconds. Whoever holds something is listed,
-    also without telling.
+    held is how many messages it has leased and not answered, since is when the first of these leases was
+    made, and seen_at is when it last reported, as workers do every few seconds. Whoever holds a message
+    is listed, even without a report.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_workers(queue)]
@@ -71,10 +71,11 @@ def show(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """Show what workers said of themselves within an hour: who they are, and what each slot handles.
+    """Show what workers reported within an hour: who they are, and what each slot handles.
 
-    They say it every 10 seconds. One that ended says so: drained, what it had was finished; killed, it was
-    ended before. lost: it has said nothing for 30 seconds. Its handlers are those that it had last.
+    They report every 10 seconds. drained: the worker ended, and had finished its messages. killed: it
+    ended before that. lost: it has not reported for 30 seconds; its handlers are those of its last
+    report.
     """
     with client(database) as trunq:
         rows = [row._asdict() for row in trunq.list_reports(queue)]
@@ -108,10 +109,10 @@ def free(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """End what a worker holds, in all queues, when its machine is gone. It says what that is, and asks.
+    """End the leases of a worker in all queues, when its machine is gone. It lists them, and asks.
 
-    Its messages go to others at once, and the attempt counts. A worker of that name which is alive after all
-    loses its leases: its answers are refused, and what its handlers wrote in transactions is rolled back.
+    Others get its messages at once, and the attempt counts. If the worker is alive after all, its answers
+    are refused, and what its handlers wrote in transactions is rolled back.
     """
     with client(database) as trunq:
         held = _held(trunq.list_workers(), name)

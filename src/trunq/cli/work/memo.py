@@ -66,8 +66,8 @@ def set_memo(
 ) -> None:
     """Keep a small value under a scope and a name, for ever or for a time.
 
-    Each write gives it a new version. With --expected it fails when another version is there, so that two who
-    write do not overwrite each other.
+    Each write gives it a new version. With --expected the write fails if the memo has another version, so
+    that two writers do not overwrite each other.
     """
     with client(database) as trunq:
         version = trunq.set_memo(scope, name, value, expires=expires, expected=expected)

@@ -168,10 +168,10 @@ def list_progress(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """List how far handlers are that report it, who reported last first.
+    """List how far running handlers are, as they report it, the newest report first.
 
-    A message that is not running waits for its next attempt, or is dead. Its checkpoint, if it has one, is
-    what the next attempt goes on from.
+    A message that is not running waits for its next attempt, or is dead. If it has a checkpoint, the next
+    attempt goes on from there.
     """
     with client(database) as trunq:
         rows = trunq.list_progress(queue, subscription, limit=limit)
@@ -205,9 +205,10 @@ def find(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Find the attempt whose error has a reference: which message it was, what went wrong, when and where.
+    """Find the attempt whose error has a reference: the message, the error, when and where.
 
-    Status 1 when there is none: the queue keeps messages no longer than its retention, an archive longer.
+    The exit status is 1 when there is none. A queue keeps messages no longer than its retention, an
+    archive keeps them longer.
     """
     with client(database) as trunq:
         found = [row._asdict() for row in trunq.find_reference(reference, queue)]
@@ -257,6 +258,8 @@ def list_messages(
     when there are more.
     """
     with client(database) as trunq, trunq.transaction() as connection:
+        # A role may have none of them sent.
+        connection.execute("set local client_min_messages = warning")
         connection.add_notice_handler(_pass_on)
         rows = trunq.list_messages(
             queue,
@@ -301,7 +304,8 @@ def resume(
 ) -> None:
     """Resume a message that is parked: it runs again within a second, and no attempt was counted.
 
-    A token that comes before its message is parked is noted, for a week. A second call changes nothing.
+    If the token comes before its message is parked, it is remembered for a week. A second call changes
+    nothing.
     """
     if token == STDIN:
         token = sys.stdin.readline().rstrip("\n")
@@ -346,11 +350,11 @@ def cancel(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Cancel messages: they are dead, with the reason cancelled, and `trunq dead requeue` takes it back.
+    """Cancel messages: they are dead, with the reason cancelled. `trunq dead requeue` takes it back.
 
-    What waits does not run. Of what runs the worker is told, and stops the handler; if that ends well all the
-    same, the message is done. What is over stays as it is. Unless you name ids, it says how many they are and
-    asks.
+    Waiting messages do not run. For a running one, the worker is told, and stops the handler; if the
+    handler succeeds all the same, the message is done. Finished messages stay as they are. Unless you
+    give ids, it says how many there are, and asks.
     """
     is_chosen = choice.is_given or state is not None
     if ids and is_chosen:
@@ -398,10 +402,11 @@ def delete(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Erase what messages hold, for good: payload, body, headers, errors and results, wherever they are.
+    """Erase the content of messages for good: payload, body, headers, errors and results.
 
-    What is not over is cancelled and never runs. A worker that holds one keeps what it has: delete it again
-    when it is over. Kind, key and unique key stay. Nothing brings any of it back, so it asks first.
+    A message that is not finished is cancelled and never runs. A worker that holds one keeps its copy:
+    delete it again when it is finished. Kind, key and unique key stay. This cannot be undone, so it asks
+    first.
     """
     if list_ == bool(ids):
         raise Mistake("Say which messages to delete, by their ids, or --list to see who deleted what.")

@@ -13,6 +13,7 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Interrupted
 from trunq.cli.ground.output import Row, say, with_age, write_json, write_rows
+from trunq.display import matching
 from trunq.errors import TrunqError
 from trunq.record import Sweep
 from trunq.word import SweepAct
@@ -23,7 +24,20 @@ app = option.noun(
     "trunq sweep stop mail 7",
 )
 
-COLUMNS = ("sweep_id", "queue", "act", "state", "done", "kept", "counted", "looked", "age", "who", "error")
+COLUMNS = (
+    "sweep_id",
+    "queue",
+    "act",
+    "filter",
+    "state",
+    "done",
+    "kept",
+    "counted",
+    "looked",
+    "age",
+    "who",
+    "error",
+)
 SOON: Final = 0.2
 """Seconds until it is tried again, when a leader does a part at this moment."""
 
@@ -40,14 +54,14 @@ def list_sweeps(
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
-    """List what was, or is, requeued, purged or cancelled in parts: how far it is, what it did, what it left.
+    """List sweeps, which requeue, purge or cancel many messages in parts: of which messages, and how far.
 
-    kept: what matched and was left as it was: deleted, its unique key held by another message, over, or taken
-    by somebody else. A sweep that is refused was asked for by a role that lost its rights.
+    kept is how many matched and were left as they were: deleted, finished, held by somebody else, or with
+    a unique key that another message has. A refused sweep was started by a role that has lost its rights.
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_sweeps(queue, limit, before)]
-    shown = found if json or csv else [with_age(row, "started_at") for row in found]
+    shown = found if json or csv else [_in_words(row) for row in found]
     write_rows(shown, COLUMNS, json, "There are no sweeps.", csv)
 
 
@@ -70,6 +84,11 @@ def stop(
             sweep_id=sweep_id,
             queue=queue,
         )
+
+
+def _in_words(row: Row) -> Row:
+    what = ", ".join(filter(None, (row["subscription"], matching(row["filter"]))))
+    return {**with_age(row, "started_at"), "filter": what}
 
 
 def sweep_all(trunq: Client, queue: str, act: SweepAct, given: dict[str, Any]) -> Sweep:

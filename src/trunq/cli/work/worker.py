@@ -121,7 +121,7 @@ def worker(
             "--poll",
             parser=option.interval,
             metavar="INTERVAL",
-            help="How often an idle worker looks unasked (default: 5s; 1s where nothing can wake it).",
+            help="How often an idle worker polls (default: 5s; 1s where nothing can wake it).",
         ),
     ] = None,
     grace: Annotated[
@@ -130,7 +130,7 @@ def worker(
             "--grace",
             parser=option.interval,
             metavar="INTERVAL",
-            help="How long a stop may take; handlers that run longer fail (default: they are waited for).",
+            help="How long a stop may take; handlers that run longer fail (default: it waits for them).",
         ),
     ] = None,
     max_connections: Annotated[
@@ -146,7 +146,7 @@ def worker(
         typer.Option(
             "--lead/--no-lead",
             metavar=option.FLAG,
-            help="Whether it stands for election as leader (default: yes).",
+            help="Whether it may become the leader (default: yes).",
             show_default=False,
         ),
     ] = None,
@@ -199,20 +199,21 @@ def worker(
 ) -> None:
     """Run a worker: it leases messages, calls your handlers and answers for them.
 
-    SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at
-    once. Start as many as you like, on any machine. Options given here overrule those of the Worker in your
-    code. With --processes it runs several and only watches over them; each prints its own --json.
+    SIGTERM or Ctrl-C lets it finish running handlers and give back the other messages; a second one ends
+    it at once. Start as many workers as you like, on any machine. Options given here override those of
+    the Worker in your code. With --processes it runs several and only watches over them; each prints its
+    own --json.
 
-    With --kind, --key-prefix or --header it leases these alone, and what else it comes upon is set aside for
-    the other workers of the subscription. With --until-empty or --until-idle it ends when nothing that it
-    asks for is left.
+    With --kind, --key-prefix or --header it leases only messages that match, and sets others that it
+    finds aside for the other workers of the subscription. With --until-empty or --until-idle it ends when
+    no message that it asks for is left.
 
-    With --push there is no code of yours: each message is posted, signed with the secret in
-    TRUNQ_PUSH_SECRET. 2xx is done, 202 waits for a callback, 410 is dead, 429 and 503 run again after the
-    Retry-After that they name, all else by the policy.
+    With --push you need no code: each message is posted to a URL, signed with the secret in
+    TRUNQ_PUSH_SECRET. 2xx is done, 202 waits for a callback, 410 is dead, 429 and 503 run again after
+    their Retry-After, and all else runs again by the policy.
 
-    It says what did not succeed, a line each: attempt, kind, time of the next try, error. With --until-empty
-    or --until-idle it ends with status 3 when messages died, or wait for want of a handler.
+    It logs a line for each attempt that did not succeed: attempt, kind, time of the next try, error. With
+    --until-empty or --until-idle it ends with status 3 when messages died, or wait for a handler.
     """
     found, app = _found(app, queues, push)
     given = {

@@ -972,7 +972,8 @@ class AsyncPassing(AsyncAccess):
         that the last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it
         was published); `payload` and `headers`: what these contain, as a part of the JSON. With a filter, and
         for outdated, replaced and purged, a call looks at `look` messages at most (100,000), and a WARNING
-        says where to go on.
+        says where to go on; a program reads that `before` in the same transaction, as
+        current_setting('trunq.looked_to'), which is empty where all was looked at.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -1540,24 +1541,31 @@ class AsyncPassing(AsyncAccess):
         )
 
     async def diagnose(
-        self, queues: int | None = None, *, connection: AsyncGiven | None = None
+        self,
+        queues: int | None = None,
+        *,
+        areas: Iterable[str] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[Finding]:
         """What is wrong with this database and what helps, area by area: another cluster's positions, nobody
         who performs the duties, workers of several versions, workers that say nothing and hold messages,
-        handlers that fail, functions that somebody changed, tables that lack an index or a trigger, all that
-        list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that
-        are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that
-        does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few
-        locks or connections, settings that cost promises, and rights.
+        handlers that fail, sessions in the way, functions that somebody changed, tables that lack an index or
+        a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not
+        wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or
+        WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of
+        notifications, too few locks or connections, settings that cost promises, and rights.
 
         `queues`: how many queues it looks at one by one, where that is asked of each; of more, others each
-        minute; 0: all.
+        minute; 0: all. `areas`: these areas alone; leader, workers, failures and sessions are cheap, to be
+        asked every few seconds.
 
         Returns one row a finding; severity is error (messages are late, lost or at risk until somebody acts),
         warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at).
         queue None: of the database. since None: Postgres does not say. Raises InvalidArgument.
         """
-        return await self._records(connection, Finding, "diagnose", queues=queues)
+        return await self._records(
+            connection, Finding, "diagnose", queues=queues, areas=name_array("areas", areas)
+        )
 
     async def empty_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
         """Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts.
@@ -1625,8 +1633,8 @@ class AsyncPassing(AsyncAccess):
 
         A fingerprint is the first line of an error in which quoted texts, numbers and long hexadecimal words
         are masked, so that one fault of a thousand customers is one group; without an error it is the reason.
-        kinds: ten of them; id and error: of the newest message; looked: at how many, back to looked_to_at;
-        looked_to: where the next look goes on, None when it saw all.
+        kinds: ten of them; id and error (up to 1,000 characters): of the newest message; looked: at how many,
+        back to looked_to_at; looked_to: where the next look goes on, None when it saw all.
 
         Returns one row for each fingerprint and queue. Raises QueueNotFound, SubscriptionNotFound;
         InvalidArgument for a subscription without its queue.
@@ -1844,6 +1852,27 @@ class AsyncPassing(AsyncAccess):
         """
         return await self._records(connection, Member, "list_members", queue=queue, group=group)
 
+    async def end_session(
+        self, pid: int, began_at: datetime, *, connection: AsyncGiven | None = None
+    ) -> bool:
+        """Ends a session that stands in the way, as a finding of `diagnose` names it: its transaction is
+        rolled back and its locks go; a worker or a pool connects anew.
+
+        `began_at`: when the session began (backend_start in pg_stat_activity), so that nobody else is ended
+        who has got its process id since. Only one that stands in the way at this moment: a transaction that
+        keeps vacuum or rotation waiting, holds the lock of a queue or of a subscription, or has published and
+        does nothing; a worker that holds a bell and is silent. For the owner of trunq, who needs
+        pg_read_all_stats to see it and pg_signal_backend to end it; a session of a superuser only a superuser
+        ends. Nothing takes it back, a rollback neither.
+
+        Returns False when it was told to end, and had not within a second. Raises InvalidArgument for one
+        that is in nobody's way, or has ended.
+        """
+        returned: bool = await self._value(
+            connection, "end_session", pid=pid, began_at=moment("began_at", began_at)
+        )
+        return returned
+
     async def list_instances(
         self, pipeline: str, limit: int | None = None, *, connection: AsyncGiven | None = None
     ) -> list[PipelineInstance]:
@@ -1912,8 +1941,9 @@ class AsyncPassing(AsyncAccess):
 
         Returns where fewer than `limit` are left, a last row without an id: its place is where to read on,
         with the time up to which all was read. No row: nothing was committed since. Raises QueueNotFound,
-        InvalidArgument, WrongIsolation, ClusterChanged; TickNotFound when messages after the place are gone:
-        `find_place` finds where to begin again.
+        InvalidArgument, WrongIsolation, ClusterChanged; TickNotFound when messages after the place are gone,
+        or it is one of another database, or one that a failover or a restore lost: `find_place` finds where
+        to begin again.
         """
         return await self._records(
             connection,

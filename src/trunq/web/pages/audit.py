@@ -20,19 +20,19 @@ async def show(desk: Desk, request: Request) -> Response:
         fresh_for=2,
     )
     # What somebody asked for may hold a part of what is hidden.
-    told = () if desk.hidden else (Column("arguments", "json"),)
+    told = () if desk.hidden else (Column("arguments", "pairs"),)
     return desk.page(
         request,
         "listing.html",
         title="Audit",
-        lead=f"The newest {SHOWN} things that people did, here, in a shell or by SQL.",
+        lead=f"What people did here, in a shell or by SQL: the newest {SHOWN} acts.",
         findings=[],
         sections=[
             Section(
                 "Done",
                 done,
                 (
-                    Column("at", "moment"),
+                    Column("at", "moment", "when"),
                     Column("who", "name"),
                     Column("did"),
                     Column("queue", "link", link=lambda row: f"/queues/{row.queue}"),
@@ -40,7 +40,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     *told,
                     Column("application", "text", "from"),
                 ),
-                "Nobody has done anything yet.",
+                "Nobody has done anything by hand yet. What is done is noted here, for example:",
                 "trunq queue pause orders",
             )
         ],

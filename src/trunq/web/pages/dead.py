@@ -22,6 +22,9 @@ SHOWN = 50
 LOOKED = 10_000
 """Of the newest ones, the errors are grouped."""
 SWEPT = 20
+"""Sweeps that ended, and are shown."""
+LISTED = 200
+"""Among so many sweeps those that run are looked for: a group in many queues is one in each."""
 COUNTED = 10_000
 """What one act takes at most, and how far is counted."""
 
@@ -92,18 +95,21 @@ def _look(rows: list[DeadGroup]) -> Look:
         if group.last is None or row.last_died_at > group.last:
             group.last, group.newest, group.error = row.last_died_at, row, row.error
     ordered = sorted(found.values(), key=lambda group: -group.messages)
-    if not rows:
-        return Look(ordered)
-    return Look(ordered, rows[0].looked, rows[0].looked_to, rows[0].looked_to_at)
+    # One look; of a role that sees several queues one of each, and they came differently far.
+    looks = {(row.looked, row.looked_to, row.looked_to_at) for row in rows}
+    to, to_at = max(((to, at) for _, to, at in looks if to is not None), default=(None, None))
+    return Look(ordered, sum(looked for looked, _, _ in looks), to, to_at)
 
 
 async def sweeps(desk: Desk, queue: str | None, *acts: str) -> Panel[list[Any]]:
     """What runs, and what ended within the hour."""
 
     async def ask(connection: Any) -> list[Any]:
-        rows = await desk.database.client.list_sweeps(queue, SWEPT, connection=connection)
+        found = await desk.database.client.list_sweeps(queue, LISTED, connection=connection)
         since = desk.database.now - timedelta(hours=1)
-        return [row for row in rows if row.act in acts and (row.ended_at is None or row.ended_at > since)]
+        rows = [row for row in found if row.act in acts]
+        ended = [row for row in rows if row.ended_at is not None and row.ended_at > since]
+        return [row for row in rows if row.ended_at is None] + ended[:SWEPT]
 
     return await desk.database.panel(("sweeps", queue, acts), ask)
 

@@ -34,25 +34,26 @@ async def show(desk: Desk, request: Request) -> Response:
         lane = {"queue": queue, "subscription": row.subscription, "lane": row.lane, "priority": row.priority}
         return [Act(f"{verb}_lane", verb.capitalize(), lane)]
 
+    listed = await desk.database.panel(("lanes", queue), ask)
+    is_cut = len(listed.rows or ()) >= SHOWN
     return desk.page(
         request,
         "listing.html",
         title=f"Lanes of {queue}",
         queue=queue,
-        lead="",
+        lead="Each lane has a fair share of the workers; here is what waits in each, and its limits.",
         findings=[],
         sections=[
             Section(
                 "Lanes",
-                await desk.database.panel(("lanes", queue), ask),
+                listed,
                 (
-                    Column("lane", "name"),
-                    Column("priority", "number"),
+                    Column("named", "name", "lane"),
                     Column("subscription"),
                     Column("waiting", "number"),
                     Column("running", "number"),
                     Column("max_running", "number", "at most"),
-                    Column("rate", "number"),
+                    Column("rate", "rate"),
                     Column("weight", "number"),
                     Column("rank", "number"),
                     Column("oldest_ready", "length", "oldest"),
@@ -61,7 +62,7 @@ async def show(desk: Desk, request: Request) -> Response:
                 "This queue has no lanes, or nothing waits in one. A queue is made with them:",
                 "trunq queue create mail --lanes key",
                 acts=acts,
-                note=f"The first {SHOWN} of each subscription.",
+                note=f"Of each subscription, the {SHOWN} deepest lanes at most." if is_cut else "",
             )
         ],
     )
@@ -72,6 +73,9 @@ class _Lane:
 
     def __init__(self, subscription: str, row: Any) -> None:
         self._row, self.subscription = row, subscription
+        # Lanes by key have no priority, and those by priority no name.
+        priority = f"priority {row.priority}" if row.priority or not row.lane else ""
+        self.named = ", ".join(filter(None, (row.lane, priority)))
         self.waiting = f"{row.depth:,}{'+' if row.is_more else ''}"
         self.state = "paused" if row.is_paused else ""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, get_args
 
-from psycopg.errors import Diagnostic
+from psycopg import AsyncConnection
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -89,9 +88,11 @@ class Walk:
     to: int | None = None
 
 
-def _place(hints: list[str]) -> int | None:
-    places = (re.search(r"p_before => (\d+)", each) for each in hints)
-    return next((int(found[1]) for found in places if found), None)
+async def _looked_to(connection: AsyncConnection[Any]) -> int | None:
+    """Where the list goes on that was asked for in this transaction; None: it looked at all there was."""
+    asks = "select nullif(current_setting('trunq.looked_to', true), '')::bigint"
+    row = await (await connection.execute(asks)).fetchone()
+    return row and row[0]
 
 
 async def show_all(desk: Desk, request: Request) -> Response:
@@ -116,28 +117,18 @@ async def show_all(desk: Desk, request: Request) -> Response:
     async def ask(connection: Any) -> Walk:
         if not names and shared.rows is not None:
             return Walk([])
-        hints: list[str] = []
-
-        def hear(notice: Diagnostic) -> None:
-            # Read now: later, what it is read from is gone.
-            hints.append(notice.message_hint or "")
-
-        connection.add_notice_handler(hear)
-        try:
-            rows = await client.list_messages(
-                queue,
-                reader,
-                state=filter.state,  # type: ignore[arg-type]  # of STATES
-                limit=SHOWN + 1,
-                before=filter.before,
-                brief="error" in desk.hidden or None,
-                look=LOOKED,
-                connection=connection,
-                **wanted,
-            )
-        finally:
-            connection.remove_notice_handler(hear)
-        return Walk(rows, _place(hints))
+        rows = await client.list_messages(
+            queue,
+            reader,
+            state=filter.state,  # type: ignore[arg-type]  # of STATES
+            limit=SHOWN + 1,
+            before=filter.before,
+            brief="error" in desk.hidden or None,
+            look=LOOKED,
+            connection=connection,
+            **wanted,
+        )
+        return Walk(rows, await _looked_to(connection))
 
     found = await panel(("messages", queue, filter), ask)
     walk = found.rows or Walk([])

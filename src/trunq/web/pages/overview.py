@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, get_args
 
@@ -20,6 +21,10 @@ SHOWN = 100
 FOUND = 10_000
 """Of so many, those are shown whose names somebody looks for."""
 SENTENCES_WITHIN = 0.3
+PRESSING = ("leader", "workers", "failures", "sessions")
+"""Areas that are asked for at each look: cheap, and what they find hurts at once. Each names its trouble
+within twelve seconds, so the page has it within fifteen.
+"""
 SAMPLED_EVERY = timedelta(seconds=5)
 STOPPED_AFTER = timedelta(seconds=15)
 """Without a sample for so long, nobody samples."""
@@ -56,19 +61,35 @@ class Look(NamedTuple):
 
 
 async def findings(desk: Desk, wait_for: float = ANSWER_WITHIN) -> Panel[list[Finding]]:
-    """What is wrong: asked in the background, as it takes seconds where there are a thousand queues."""
-    client = desk.database.client
+    """What is wrong: what presses as of this look, the rest asked in the background, as that takes seconds
+    where there are a thousand queues.
+    """
+    client, panel = desk.database.client, desk.database.panel
 
     async def ask(connection: Any) -> list[Finding]:
-        found = await client.diagnose(connection=connection)
-        return [
-            _without_error(each) if "error" in desk.hidden else each
-            for each in sorted(found, key=lambda each: SERIOUS.get(each.severity, 3))
-        ]
+        return await client.diagnose(connection=connection)
 
-    return await desk.database.panel(
-        "diagnose", ask, fresh_for=3, within=PATIENT_WITHIN, meanwhile_for=120, wait_for=wait_for
+    async def ask_pressing(connection: Any) -> list[Finding]:
+        return await client.diagnose(areas=PRESSING, connection=connection)
+
+    pressing, whole = await asyncio.gather(
+        panel("pressing", ask_pressing, meanwhile_for=15, wait_for=wait_for, linger=SENTENCES_WITHIN),
+        panel("diagnose", ask, fresh_for=3, within=PATIENT_WITHIN, meanwhile_for=120, wait_for=wait_for),
     )
+    found = _joined(pressing, whole)
+    if found.rows is None:
+        return found
+    rows = sorted(found.rows, key=lambda each: SERIOUS.get(each.severity, 3))
+    return replace(found, rows=[_without_error(each) if "error" in desk.hidden else each for each in rows])
+
+
+def _joined(pressing: Panel[list[Finding]], whole: Panel[list[Finding]]) -> Panel[list[Finding]]:
+    """All findings. That all is well only a look at the whole can say."""
+    if pressing.rows is None or (whole.rows is None and not pressing.rows):
+        return whole
+    rows = pressing.rows + [each for each in whole.rows or [] if each.area not in PRESSING]
+    why = pressing.why if whole.rows is None else pressing.why or whole.why
+    return Panel(rows, why, max(pressing.age, whole.age))
 
 
 def _without_error(found: Finding) -> Finding:

@@ -20,9 +20,11 @@ class _State:
 
     def __init__(self, row: Any) -> None:
         self._row = row
+        self.way = f"{row.source}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
-        )
+        ) or ("failed" if row.error else "")
+        self.bad_rows = row.quarantined or None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._row, name)
@@ -40,13 +42,11 @@ def _acts(row: Any) -> list[Act]:
 COLUMNS = (
     Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}"),
     Column("said", "state", "state"),
-    Column("source"),
-    Column("sink"),
-    Column("age", "length", "sink is behind by"),
-    Column("runs", "number"),
+    Column("way", label="from, to"),
+    Column("age", "length", "behind"),
     Column("last_ended_at", "ago", "last run"),
     Column("next_due", "ago"),
-    Column("quarantined", "number"),
+    Column("bad_rows", "number", "quarantined"),
     Column("error", "error"),
 )
 
@@ -135,7 +135,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("newest_at", "ago"),
                     Column("example", "json"),
                 ),
-                "No row broke a rule.",
+                "No row has broken a rule of this pipeline.",
             ),
             Section(
                 "Instances",
@@ -150,7 +150,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("quarantined", "number"),
                     Column("error", "error"),
                 ),
-                'It has one state for everybody. One for each customer comes with: per = "message.customer"',
+                'It has one state. One for each customer: define it with per = "message.customer"',
             ),
         ],
     )

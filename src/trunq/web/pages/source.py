@@ -30,7 +30,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("kind"),
                     Column("format"),
                     Column("columns", "list"),
-                    Column("deny", "list"),
+                    Column("deny", "list", "denied"),
                     Column("created_at", "ago"),
                     Column("warning", "warning"),
                 ),

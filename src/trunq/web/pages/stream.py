@@ -17,7 +17,7 @@ STREAMS = (
     Column("pending", "estimate"),
     Column("lag", "length"),
     Column("position_tick_id", "number", "at tick"),
-    Column("newest_tick_id", "number", "of"),
+    Column("newest_tick_id", "number", "newest tick"),
     Column("batch_id", "number", "batch"),
     Column("worker"),
     Column("expires_at", "ago", "batch ends"),
@@ -29,11 +29,11 @@ GROUPS = (
     Column("group_name", "name", "group"),
     Column("slots", "number"),
     Column("members", "number"),
-    Column("alive", "number"),
+    Column("alive", "number", "members alive"),
     Column("pending", "estimate"),
     Column("lag", "length"),
     Column("position_tick_id", "number", "at tick"),
-    Column("newest_tick_id", "number", "of"),
+    Column("newest_tick_id", "number", "newest tick"),
 )
 NO_STREAM = "Nobody reads a stream here. An exclusive subscription hands out batches, one after the other:"
 NEW_STREAM = "trunq subscription create sales ledger --mode exclusive"
@@ -60,7 +60,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
                 "Groups",
                 groups,
                 GROUPS,
-                "There is no group: several readers that share a stream.",
+                "There is no group. In a group, several readers share a stream:",
                 "trunq group create sales reports",
             ),
             Section(
@@ -74,7 +74,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
                     Column("lost_at", "ago"),
                     Column("accepted_at", "ago"),
                 ),
-                "No subscription lost messages.",
+                "No subscription has lost messages, as one does that stands still for too long.",
             ),
         ],
     )
@@ -114,12 +114,24 @@ async def show(desk: Desk, request: Request) -> Response:
         "listing.html",
         title=f"Stream of {queue}",
         queue=queue,
-        lead="",
+        lead="A batch holds what was committed between two ticks. Each reader stands at a tick.",
         findings=[],
         acts=[Act("tick", "Cut a tick now", {"queue": queue})],
         sections=[
-            Section("Readers", await panel(("streams", queue), streams), STREAMS[1:], NO_STREAM, NEW_STREAM),
-            Section("Groups", groups, GROUPS[1:], "No group reads it.", "trunq group create sales reports"),
+            Section(
+                "Readers",
+                await panel(("streams", queue), streams),
+                STREAMS[1:],
+                NO_STREAM,
+                f"trunq subscription create {queue} ledger --mode exclusive",
+            ),
+            Section(
+                "Groups",
+                groups,
+                GROUPS[1:],
+                "No group reads this queue. In a group, several readers share a stream:",
+                f"trunq group create {queue} reports",
+            ),
             Section(
                 "Members",
                 await panel(("members", queue), members),
@@ -131,7 +143,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("expires_at", "ago", "batch ends"),
                     Column("seen_at", "ago"),
                 ),
-                "No group has a member.",
+                "No group has a member. A reader that asks for a batch of a group is one.",
             ),
             Section(
                 "Newest ticks",
@@ -142,7 +154,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("last_message_id", "id", "up to message"),
                     Column("reachable", "yes"),
                 ),
-                "No tick is kept.",
+                "There is no tick yet. The leader cuts one when there are messages.",
             ),
         ],
     )

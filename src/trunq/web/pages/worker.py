@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunq import display
 from trunq.web.page import Act, Column, Desk, Section
 from trunq.web.pages.overview import findings
+
+AREAS = ("leader", "workers", "bells")
+"""Of the findings, those about processes."""
+NAMED = 3
+"""Of the messages that a worker handles, so many are named."""
+
+
+class _Report:
+    """What a worker said, with what it handles in words."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+        told = [_handled(each, row.seen_at) for each in row.handling[:NAMED]]
+        if len(row.handling) > NAMED:
+            told.append(f"{len(row.handling) - NAMED} more")
+        self.handles = ", ".join(told)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._row, name)
+
+
+def _handled(message: dict[str, Any], seen_at: datetime) -> str:
+    kind = f" ({message['kind']})" if message.get("kind") else ""
+    since = message.get("since")
+    took = f" for {display.interval(seen_at - datetime.fromisoformat(since))}" if since else ""
+    return f"{message.get('id')}{kind}{took}"
 
 
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     client, panel = desk.database.client, desk.database.panel
+
+    async def said(connection: Any) -> list[Any]:
+        return [_Report(row) for row in await client.list_reports(connection=connection)]
+
     workers, reports, duties, wrong = await asyncio.gather(
         panel("workers", lambda connection: client.list_workers(connection=connection)),
-        panel("reports", lambda connection: client.list_reports(connection=connection)),
+        panel("reports", said),
         panel("duties", lambda connection: client.list_duties(connection=connection), fresh_for=60),
         findings(desk),
     )
@@ -24,8 +57,8 @@ async def show(desk: Desk, request: Request) -> Response:
         request,
         "listing.html",
         title="Workers",
-        lead="",
-        findings=[each for each in wrong.rows or [] if each.area in ("leader", "worker")],
+        lead="Which processes work, what each holds and handles, and what the leader does.",
+        findings=[each for each in wrong.rows or [] if each.area in AREAS],
         sections=[
             Section(
                 "Workers",
@@ -42,31 +75,31 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("held", "number"),
                     Column("since", "ago", "holds since"),
                     Column("until", "ago", "lease ends"),
-                    Column("seen_at", "ago"),
+                    Column("seen_at", "ago", "reported"),
                     Column("connections", "number"),
                 ),
                 "No worker is at work.",
-                "trunq worker handlers:handlers",
+                "trunq worker shop:worker",
                 acts=lambda row: (
                     [Act("free_worker", "Free", {"worker": row.worker}, asks=True)] if row.leases else []
                 ),
-                note="Free ends what a worker holds, for one whose machine is gone.",
+                note="Free is for a worker whose machine is gone: others get its messages at once.",
             ),
             Section(
-                "What they said last",
+                "Reports of the last hour",
                 reports,
                 (
                     Column("worker", "name"),
                     Column("state", "state"),
                     Column("queue", "link", link=lambda row: f"/queues/{row.queue}"),
                     Column("host"),
-                    Column("pid", "number"),
+                    Column("pid", "id"),
                     Column("version"),
                     Column("began_at", "ago", "began"),
-                    Column("seen_at", "ago", "said so"),
-                    Column("handling", "json"),
+                    Column("seen_at", "ago", "reported"),
+                    Column("handles"),
                 ),
-                "No worker has said anything within an hour.",
+                "No worker has reported within an hour. Each does so every ten seconds.",
             ),
             Section(
                 "Duties of the leader",
@@ -75,7 +108,7 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("duty", "name"),
                     Column("line"),
                     Column("every", "length"),
-                    Column("per_queue", "yes", "for each queue"),
+                    Column("per_queue", "yes", "once per queue"),
                 ),
                 "There is no duty.",
             ),

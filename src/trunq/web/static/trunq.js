@@ -28,6 +28,9 @@ document.addEventListener("htmx:finally:request", (event) => {
   live()?.classList.toggle("dim", !(answered && answered.status < 500));
 });
 
+// On a phone both rows of links are wider than the screen.
+for (const chosen of document.querySelectorAll("nav [aria-current]")) chosen.scrollIntoView({ block: "nearest", inline: "center" });
+
 const places = { o: "/", d: "/dead", w: "/workers", s: "/schedules", p: "/pipelines" };
 let went = 0;
 document.addEventListener("keydown", (event) => {

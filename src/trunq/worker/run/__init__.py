@@ -12,6 +12,7 @@ traced     handlers in spans of OpenTelemetry, where somebody asked for those
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -240,13 +241,21 @@ class Run:
                 if not self._fetcher.is_stopped:
                     raise
 
+    async def _attend(self) -> None:
+        """Be known to the database, to the last handler's end; but nothing ends for it that drains."""
+        await self._repeat(_ATTEND_EVERY, self._presence.attend)
+        while True:
+            with contextlib.suppress(psycopg.Error):
+                await self._leases.run(self._presence.tell)
+            await asyncio.sleep(_ATTEND_EVERY)
+
     def _start_parts(self) -> asyncio.Task[None]:
         """What goes on beside leasing and handling. Returns the part that sends answers."""
         sending = self._parts.start(self._outbox.run())
         self._parts.start(self._bell.run())
         self._parts.start(self._heartbeat.run())
         self._parts.start(self._repeat(_POLICY_EVERY, self._presence.follow))
-        self._parts.start(self._repeat(_ATTEND_EVERY, self._presence.attend))
+        self._parts.start(self._attend())
         self._parts.start(self._pulse.run())
         if self._leader is not None:
             # A worker that handles messages does not end because there was no connection left for the leader.

@@ -29,6 +29,8 @@ log = logging.getLogger("trunq.worker")
 
 _TOLD: Final = 100
 """Messages that a report names."""
+_KIND: Final = 100
+"""Characters of a kind that it tells: what a message says of itself must not make it too long."""
 
 _DEFECT: Final = ("queue", "object", "kind", "defect", "repair")
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
@@ -65,6 +67,11 @@ class Presence:
             self._attends = False
             log.warning("its slots are not among those of the fleet: %s", first_line(error))
 
+    async def tell(self, connection: AsyncConnection[Any]) -> None:
+        """Say that we are still there, and what our slots handle: who drains offers them to nobody."""
+        if self._attends:
+            await self._report(connection)
+
     async def leave(self, connection: AsyncConnection[Any]) -> None:
         """Tell it that they are gone."""
         with contextlib.suppress(psycopg.Error):
@@ -76,7 +83,12 @@ class Presence:
         """Say who we are, and what we do."""
         options, now = self._options, monotonic()
         handling = [
-            {"queue": message.queue, "id": message.id, "kind": message.kind, "seconds": now - each.since}
+            {
+                "queue": message.queue,
+                "id": message.id,
+                "kind": message.kind and message.kind[:_KIND],
+                "seconds": now - each.since,
+            }
             for each in self._running
             for _, message in each.entries[:_TOLD]
         ]

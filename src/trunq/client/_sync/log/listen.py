@@ -9,12 +9,14 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Self, TypeVar, overload
 from uuid import uuid4
 
 import psycopg
 from psycopg import Connection
+from tenacity import Retrying
 
 from trunq.client._sync.passing import Passing
 from trunq.client.heard import READ, Channel, Heard, Missed, Notification
@@ -28,6 +30,7 @@ from trunq.connection.backoff import first_line, retrying
 from trunq.connection.bridge import Bridge
 from trunq.connection.given import Given, require_connection
 from trunq.errors import ClientClosed, InvalidArgument, TickNotFound
+from trunq.record import Place
 from trunq.wire.call import Call, explained
 from trunq.wire.json import json_text
 from trunq.wire.name import check_name
@@ -43,6 +46,8 @@ _POLL: Final = 5.0
 _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
+_AGAIN: Final = timedelta(minutes=1)
+"""How far before where it stood a listener begins whose place a failover lost: clocks of servers differ."""
 STAMP: Final = "trunq_client"
 """The header by which a client knows what it published itself."""
 
@@ -396,9 +401,11 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         # Before the look: what rings meanwhile calls for another one.
         inbox.take()
         try:
-            self._page.extend(self._read())
-        except TickNotFound:
-            return self._begin_again()
+            try:
+                self._page.extend(self._read())
+            except TickNotFound:
+                missed: Missed = self._tries()(self._begin_again)
+                return missed
         except (psycopg.Error, ClientClosed):
             if self._is_closed:
                 return None
@@ -414,18 +421,33 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         return isinstance(headers, dict) and headers.get(STAMP) == self._stamp
 
     def _read(self) -> list[tuple[Any, ...]]:
-        """The next page; as long as the database is away it tries again."""
+        """The next page."""
         arguments = {"queue": self._queue, "place": self._place, "limit": _PAGE, "filter": self._filter}
+        call = Call("read_on", arguments, READ, raw=True)
+        page: list[tuple[Any, ...]] = self._tries()(self._client._execute, None, call)
+        return page
+
+    def _tries(self) -> Retrying:
+        """Does it again as long as the database is away."""
 
         def say(error: BaseException, _failures: int, _pause: float) -> None:
             log.warning("not reading queue %s for now: %s", self._queue, first_line(error))
 
-        tries = retrying(is_over=lambda: self._is_closed, say=say)
-        return tries(self._client._execute, None, Call("read_on", arguments, READ, raw=True))
+        return retrying(is_over=lambda: self._is_closed, say=say)
 
     def _begin_again(self) -> Missed:
-        """What came after the place is gone."""
+        """What came after the place is gone; or the place is, by a failover that lost it."""
         self._hear_bell()
-        (found,) = self._client.find_place(self._queue, "earliest")
+        found = self._find_again()
         since, (self._place, self._read_at) = self._read_at, found
-        return Missed(since, found.created_at)
+        until = found.created_at
+        return Missed(since and min(since, until), max(since or until, until))
+
+    def _find_again(self) -> Place:
+        if self._read_at is not None:
+            # What a failover lost lay behind all that is left, of which no more comes again than need be.
+            with suppress(TickNotFound):
+                (found,) = self._client.find_place(self._queue, None, self._read_at - _AGAIN)
+                return found
+        (found,) = self._client.find_place(self._queue, "earliest")
+        return found

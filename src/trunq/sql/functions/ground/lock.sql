@@ -42,6 +42,7 @@ language sql immutable parallel safe as $$
     when 'lease_messages' then 10000     -- messages of one lease
     when 'cancelled_messages' then 10000 -- of one call of cancel
     when 'swept_messages' then 10000     -- that one part of a sweep looks at
+    when 'swept_bytes' then 67108864     -- after so many, one part of a sweep takes no further dead message
     when 'drawn_ids' then 10000000        -- of one call of draw_ids
     when 'awaited_messages' then 10000   -- of one call of list_replies
     when 'reply_bytes' then 1048576      -- of a result, for the one who waits

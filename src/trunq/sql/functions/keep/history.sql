@@ -75,6 +75,7 @@ begin
   perform trunq._check_limit(v_limit);
   perform trunq._check_limit(coalesce(p_look, v_limit));
   perform trunq._check_word(p_state, array(select s.state from trunq._states() s), 'there is no state "%s"');
+  perform set_config('trunq.looked_to', '', true);
   return query
     select m.*
     from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief, p_kind, p_key, p_error, p_older_than, p_newer_than, p_payload, p_headers, p_look) m
@@ -85,7 +86,7 @@ begin
   end if;
 end $$;
 comment on function trunq.list_messages is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); p_payload and p_headers: what these contain, as a part of the JSON. With a filter, and for outdated, replaced and purged, a call looks at p_look messages at most (100,000), and a WARNING says where to go on.
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); p_payload and p_headers: what these contain, as a part of the JSON. With a filter, and for outdated, replaced and purged, a call looks at p_look messages at most (100,000), and a WARNING says where to go on; a program reads that p_before in the same transaction, as current_setting(''trunq.looked_to''), which is empty where all was looked at.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
@@ -114,6 +115,7 @@ begin
     if v_looked >= coalesce(p_look, trunq._limit('list_rows')) then
       raise warning 'trunq: the list ends after a look at % messages', v_looked
         using hint = format('ask for the rest with p_before => %s', v_before);
+      perform set_config('trunq.looked_to', v_before::text, true);
       exit;
     end if;
     v_size := case when v_is_filtered then c_page else least(v_left, c_page) end;

@@ -76,6 +76,8 @@ begin
     v_count := v_count + 1;
   end loop;
   if v_count > 0 then
+    -- What was told of a total must not be lost in a crash.
+    perform trunq._wait_for_disk();
     update trunq.mark m set at = v_next where m.queue_id = v_queue.queue_id and m.subscription_id = 0 and m.duty = 'roll_up';
     perform trunq._fold_minutes(v_queue, date_trunc('hour', least(v_now - interval '2 days', v_next - 6 * c_minute)));
     delete from trunq.statistic s where s.queue_id = v_queue.queue_id and s.is_hour and s.at < v_now - interval '90 days';

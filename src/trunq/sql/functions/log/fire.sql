@@ -38,6 +38,9 @@ declare
 begin
   -- Whoever fires it meanwhile comes after us: the newest message is the newest.
   select s.* into v_schedule from trunq.schedule s where s.schedule_id = v_schedule.schedule_id for no key update;
+  if not found then
+    return trunq.run_schedule(p_schedule);  -- it was deleted while we waited, and may be there anew
+  end if;
   v_now := trunq.clock();
   v_id := trunq._publish_scheduled(v_schedule, v_now);
   -- A time of its own may be this very one.

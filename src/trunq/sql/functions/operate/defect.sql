@@ -41,7 +41,7 @@ language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = neste
         -- A queue that got lanes later refuses leases of before by it (operate/conversion.sql).
         when 'epoch' then coalesce((
           select '''-1''::integer' from pg_constraint k where k.conrelid = t.name and k.conname = 'is_of_lanes'), pg_get_expr(sd.adbin, sd.adrelid))
-        when 'id' then coalesce(case when t.place = 1 then format('nextval(%L::regclass)', p_queue.id_sequence) end, pg_get_expr(sd.adbin, sd.adrelid))
+        when 'id' then coalesce(case when t.place = 1 then format('nextval(%L::regclass)', coalesce(to_regclass(p_queue.id_sequence)::text, p_queue.id_sequence)) end, pg_get_expr(sd.adbin, sd.adrelid))
         else pg_get_expr(sd.adbin, sd.adrelid) end wanted
     from trunq._tables_like(p_queue) t
     join pg_attribute s on s.attrelid = t.specimen and s.attnum > 0 and not s.attisdropped

@@ -5,17 +5,20 @@
 -- Limits are those at which somebody should act, far from what a healthy server shows: five minutes for a transaction, a gigabyte of WAL for a
 -- slot, 1.6 billion transactions (of 2.1) before Postgres refuses to write.
 --
+-- Four areas are cheap and tell what hurts at once: leader, workers, failures and sessions. Each names its trouble at the latest twelve seconds after it
+-- began, so that a page that asks for these alone every two seconds shows it within fifteen (docs/operate/web.md).
+--
 -- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with
 -- twenty: what is asked of each queue (some 40 ms) is asked of the twenty whose round it is, and of another twenty each minute.
 
 create or replace function trunq._areas() returns table (area text, place bigint)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select * from unnest('{cluster,leader,version,workers,failures,queues,functions,structure,warnings,pauses,bells,clocks,transactions,slots,freeze,vacuum,disk,notifications,locks,connections,settings,rights,statistics}'::text[])
+  select * from unnest('{cluster,leader,version,workers,failures,sessions,queues,functions,structure,warnings,pauses,bells,clocks,transactions,slots,freeze,vacuum,disk,notifications,locks,connections,settings,rights,statistics}'::text[])
     with ordinality
 $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
 
-create or replace function trunq.diagnose(p_queues integer default 20)
+create or replace function trunq.diagnose(p_queues integer default 20, p_areas text[] default null)
 returns table (area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 #variable_conflict use_column
@@ -26,12 +29,15 @@ begin
   if p_queues < 0 then
     perform trunq._fail('TQ005', format('a look takes in one queue or more, not %s', p_queues), '0 is all of them');
   end if;
+  foreach v_area in array coalesce(p_areas, '{}') loop
+    perform trunq._check_word(coalesce(v_area, ''), array(select a.area from trunq._areas() a order by a.place), 'there is no area "%s"');
+  end loop;
   begin
     v_queues := trunq._queues_of_round(nullif(p_queues, 0));
   exception when insufficient_privilege or lock_not_available then
     null;  -- each area says so for itself
   end;
-  for v_area in select a.area from trunq._areas() a order by a.place loop
+  for v_area in select a.area from trunq._areas() a where p_areas is null or a.area = any (p_areas) order by a.place loop
     area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null;
     begin
       return query execute format('select %L, d.* from trunq.%I($1) d', v_area, '_diagnose_' || v_area) using v_queues;
@@ -65,7 +71,7 @@ begin
   end loop;
 end $$;
 comment on function trunq.diagnose is
-  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, workers that say nothing and hold messages, handlers that fail, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all.
+  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, workers that say nothing and hold messages, handlers that fail, sessions in the way, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all. p_areas: these areas alone; leader, workers, failures and sessions are cheap, to be asked every few seconds.
 Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at). queue null: of the database. since null: Postgres does not say.
 Raises: TQ005.
 Locks: waiting 100 ms for each at most, and to the end of a look at one area.';
@@ -140,7 +146,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'warning', q.name, null::text,
     format('process %s of role %s%s holds the bell of queue "%s", and has been silent since %s: no other worker of it is woken', a.pid, a.usename,
       format(', application "%s",', nullif(a.application_name, '')), q.name, date_trunc('second', a.state_change)),
-    format('select pg_terminate_backend(%s)', a.pid), a.state_change
+    trunq._call_to_end(a.pid), a.state_change
   from pg_locks l join pg_stat_activity a on a.pid = l.pid join trunq.queue q on q.queue_id = l.objid::bigint
   -- A worker that sleeps asks for a sign of life every thirty seconds.
   where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and l.mode = 'ExclusiveLock' and l.classid::bigint = trunq._lock_class('bell')
@@ -174,13 +180,21 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   from (select greatest((select l.expires_at from trunq.leader l), (select max(d.done_at) from trunq.duty_done d)) as last) l
   where not trunq._is_led() and exists (select from trunq.queue) and exists (select from trunq.leader)
   union all
+  -- It renews its lease in each third of it. Before that runs out, nobody else is elected.
+  select 'error', null, null,
+    format('leader "%s" has said nothing for %s: it is stopped, hangs or is gone, and until %s, when its lease ends, nobody else performs the duties',
+      l.name, date_trunc('second', c.now - l.expires_at + l.lease_time), date_trunc('second', l.expires_at)),
+    'have another one ready, a worker or: trunq leader; then see to that process', l.expires_at - l.lease_time
+  from trunq.leader l cross join (select trunq.clock() as now) c
+  where trunq._leads(l, c.now) and c.now > l.expires_at - 0.4 * l.lease_time and exists (select from trunq.queue)
+  union all
   select 'error', null, null, 'the row of trunq.leader is gone: nobody can be elected, and nobody performs the duties', 'insert into trunq.leader default values', null
   where not exists (select from trunq.leader)
   union all
   select 'warning', null, null, 'trunq.leader is unlogged: a crash of the server empties it, and then nobody can be elected', 'alter table trunq.leader set logged', null
   from pg_class c where c.oid = 'trunq.leader'::regclass and c.relpersistence = 'u'
 $$;
-comment on function trunq._diagnose_leader is 'Nobody performs the duties, neither a leader nor pg_cron; or nobody can be elected, now or after a crash.';
+comment on function trunq._diagnose_leader is 'Nobody performs the duties, neither a leader nor pg_cron; a leader has not renewed its lease for three fifths of it (nine seconds); or nobody can be elected, now or after a crash.';
 
 create or replace function trunq._diagnose_workers(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
@@ -217,19 +231,29 @@ language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as
 declare
   c_least constant integer := 10;
   c_share constant double precision := 0.1;
+  -- Samples are five seconds apart. In half a minute of a busy queue, what has just begun to fail is not a tenth yet; in ten seconds it is within three
+  -- where a third fails. What fails less often shows in half a minute alone.
+  c_long constant interval := '35 seconds';
+  c_short constant interval := '12 seconds';
   v_last timestamptz := trunq._last_sampled(trunq.clock());
   v record;
 begin
   for v in
-    select q.queue_id, q.name, n.subscription as reader, n.failed, n.answered, n.first_at from (
-      select s.queue_id, s.subscription, min(s.at) as first_at, max(s.answered) - min(s.answered) as answered, max(f.number) - min(f.number) as failed
+    with told as (
+      select s.queue_id, s.subscription, s.at, s.answered, f.number as failed
       from trunq.sample s cross join lateral (select trunq._failed(s.answers) as number) f
       -- When nobody samples, what was a minute ago is no news.
-      where v_last > trunq.clock() - interval '1 minute' and s.at > v_last - interval '35 seconds' and s.at <= v_last and s.queue_id > 0 and s.subscription <> ''
-        and s.segment = any (array[trunq._sample_segment(v_last - interval '35 seconds'), trunq._sample_segment(v_last)])
-      group by s.queue_id, s.subscription) n
-    join trunq.queue q on q.queue_id = n.queue_id
-    where n.failed >= c_least and n.failed >= c_share * n.answered order by n.failed desc, q.name limit 20
+      where v_last > trunq.clock() - interval '1 minute' and s.at > v_last - c_long and s.at <= v_last and s.queue_id > 0 and s.subscription <> ''
+        and s.segment = any (array[trunq._sample_segment(v_last - c_long), trunq._sample_segment(v_last)])),
+    step as (
+      select t.queue_id, t.subscription, l.length, min(t.at) as first_at, max(t.answered) - min(t.answered) as answered, max(t.failed) - min(t.failed) as failed
+      from told t join unnest(array[c_long, c_short]) l(length) on t.at > v_last - l.length
+      group by t.queue_id, t.subscription, l.length),
+    failing as (
+      select distinct on (t.queue_id, t.subscription) t.* from step t where t.failed >= c_least and t.failed >= c_share * t.answered
+      order by t.queue_id, t.subscription, t.length desc)
+    select q.queue_id, q.name, n.subscription as reader, n.failed, n.answered, n.first_at
+    from failing n join trunq.queue q on q.queue_id = n.queue_id order by n.failed desc, q.name limit 20
   loop
     severity := case when 2 * v.failed >= v.answered then 'error' else 'warning' end;
     queue := v.name; subscription := v.reader; since := v.first_at;
@@ -240,7 +264,14 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._diagnose_failures is 'A tenth of the answers of a subscription within half a minute, ten at least, are failures: of which kinds, and the last error. The first 20.';
+comment on function trunq._diagnose_failures is 'A tenth of the answers of a subscription within half a minute, or within ten seconds, ten at least, are failures: of which kinds, and the last error. The first 20.';
+
+create or replace function trunq._diagnose_sessions(p_queues text[])
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'warning', w.queue, w.subscription, w.warning, w.hint, null::timestamptz from trunq._warn_sessions(null) w
+$$;
+comment on function trunq._diagnose_sessions is 'Sessions in the way: locks that rotation does not get, and who holds them; transactions that have been idle for ten seconds and have published, or for thirty and hold locks on a queue''s tables; who holds the lock of a queue or subscription for thirty seconds.';
 
 create or replace function trunq._failed(p_answers jsonb) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -279,9 +310,9 @@ comment on function trunq._diagnose_structure is 'A queue lacks an index, a part
 create or replace function trunq._diagnose_warnings(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', nullif(w.queue, ''), w.subscription, w.warning, w.hint, null::timestamptz from trunq._list_warnings(null, p_queues) w
+  select 'warning', nullif(w.queue, ''), w.subscription, w.warning, w.hint, null::timestamptz from trunq._list_warnings(null, p_queues, false) w
 $$;
-comment on function trunq._diagnose_warnings is 'All that `trunq.list_warnings()` says: duties that fail or are late, segments that are held, subscriptions that nobody reads, sessions in the way, and more.';
+comment on function trunq._diagnose_warnings is 'All else that `trunq.list_warnings()` says: duties that fail or are late, segments that are held, subscriptions that nobody reads, and more.';
 
 create or replace function trunq._diagnose_pauses(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
@@ -294,8 +325,16 @@ begin
     select q as row, q.name, q.paused_until, s.name as reader, s.subscription_id from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
     where trunq._paused_until(s) = 'infinity' and s.slot is null order by q.name, s.name
   loop
-    queue := v.name; subscription := v.reader;
-    since := (select u.created_at from trunq._unread(v.row, v.subscription_id, 1) u);
+    queue := v.name; subscription := v.reader; since := null;
+    begin
+      since := (select u.created_at from trunq._unread(v.row, v.subscription_id, 1) u);
+      raise exception using errcode = 'TQ900';  -- gives the locks back: whoever pauses a thousand queues has too many of them
+    exception
+      when sqlstate 'TQ900' then
+        null;
+      when undefined_table then
+        null;  -- dropped meanwhile
+    end;
     continue when since is null;
     finding := format('subscription "%s" of queue "%s" is paused without an end, and messages have waited since %s', v.reader, v.name, date_trunc('second', since));
     hint := case when v.paused_until = 'infinity' then format('select trunq.resume_queue(%L)', v.name)

@@ -61,9 +61,11 @@ begin
       select coalesce(bool_or(u.name = 'p_queue'), false) as asks_queue,
         -- Not those in pages: of several queues, the rows would come in no order.
         coalesce(bool_or(u.name = 'p_queue' and u.place > p.pronargs - p.pronargdefaults), false) and not bool_or(u.name = 'p_limit') as lists_each,
-        string_agg(format('%1$L, %1$I::text', u.name), ', ' order by u.place) filter (where u.name <> 'p_queue') as pairs,
+        -- A time in ISO, whatever the DateStyle: as another prints it, the name of its zone may be read as that of a different one.
+        string_agg(format(case when u.type = 'timestamptz'::regtype then '%1$L, to_jsonb(%1$I) #>> ''{}''' else '%1$L, %1$I::text' end, u.name),
+          ', ' order by u.place) filter (where u.name <> 'p_queue') as pairs,
         string_agg(format('%I => %s', u.name, case u.name when 'p_queue' then 'o.queue' else quote_ident(u.name) end), ', ' order by u.place) as named
-      from unnest(p.proargnames[:p.pronargs]) with ordinality u(name, place)) a
+      from unnest(p.proargnames[:p.pronargs], p.proargtypes::oid[]) with ordinality u(name, type, place)) a
   loop
     if coalesce(v.at, 0) = 0 then
       raise exception 'doors lead to trunq.%, which is no function in PL/pgSQL', v.function;

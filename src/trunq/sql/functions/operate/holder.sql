@@ -3,6 +3,8 @@
 --
 -- Everybody sees the process, role and application of a session. What it does, and since when, Postgres tells to members of its role and of
 -- pg_read_all_stats alone. Whose state is hidden is named only where rotation was refused.
+--
+-- Whoever is named can be ended (end_session), and nobody else: the statement that a finding says is what is asked for again before it is done.
 
 create or replace function trunq._describe_session(p_pid integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -16,9 +18,74 @@ comment on function trunq._describe_session is 'A session as a warning or an err
 create or replace function trunq._way_to_end(p_pid integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select case when p_pid is null then 'commit prepared or rollback prepared ends it, with the gid in pg_prepared_xacts'
-    else format('select pg_terminate_backend(%s) ends it', p_pid) end
+    else trunq._call_to_end(p_pid) || ' ends it' end
 $$;
 comment on function trunq._way_to_end is 'How a session, or a prepared transaction, is ended.';
+
+create or replace function trunq._call_to_end(p_pid integer) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce((
+    -- Read back in any session, whatever its DateStyle: trunq._named_sessions, pages, the shell.
+    select format('select trunq.end_session(%s, %L)', p_pid, to_char(a.backend_start at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00')
+    from pg_stat_activity a where a.pid = p_pid and a.backend_start is not null and trunq._owns()), format('select pg_terminate_backend(%s)', p_pid))
+$$;
+comment on function trunq._call_to_end is
+  'The statement that ends a session; that of Postgres, where the caller does not own trunq or may not see when the session began.';
+
+create or replace function trunq.end_session(p_pid integer, p_began_at timestamptz) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_finding text;
+  v_has_ended boolean;
+begin
+  if not trunq._owns() then
+    perform trunq._fail('42501', 'permission denied: only the owner of trunq ends sessions',
+      'select nspowner::regrole from pg_namespace where nspname = ''trunq'' says which role that is');
+  end if;
+  -- A statement before may have looked: whoever has the process id now may be another.
+  perform pg_stat_clear_snapshot();
+  v_finding := (select n.finding from trunq._named_sessions() n where n.pid = p_pid and n.began_at = p_began_at and n.pid <> pg_backend_pid() limit 1);
+  if v_finding is null then
+    perform trunq._fail('TQ005',
+      format('process %s, whose session began at %s, is in nobody''s way', coalesce(p_pid::text, '(null)'), coalesce(p_began_at::text, '(null)')),
+      case when pg_has_role(current_user, 'pg_read_all_stats', 'usage') then 'select finding, hint from trunq.diagnose() names those that are'
+        else format('grant pg_read_all_stats to %s, and trunq.diagnose() names those that are', quote_ident(current_user)) end);
+  end if;
+  perform trunq._audit('end_session', null, jsonb_build_object('pid', p_pid, 'began_at', p_began_at, 'finding', v_finding));
+  begin
+    v_has_ended := pg_terminate_backend(p_pid, 1000);
+  exception when insufficient_privilege then
+    perform trunq._fail('42501', format('role %s may not end process %s: %s', quote_ident(current_user), p_pid, sqlerrm),
+      case when (select r.rolsuper from pg_stat_activity a join pg_roles r on r.oid = a.usesysid where a.pid = p_pid)
+        then 'it is a session of a superuser, which superusers alone end' else format('grant pg_signal_backend to %s', quote_ident(current_user)) end);
+  end;
+  -- A caller that rolls back takes its row of the audit back, and the session is gone all the same.
+  raise log 'trunq: % has ended process %: %', (select a.who from trunq._actor() a), p_pid, v_finding;
+  return v_has_ended;
+end $$;
+comment on function trunq.end_session is
+  'Ends a session that stands in the way, as a finding of trunq.diagnose names it: its transaction is rolled back and its locks go; a worker or a pool connects anew. p_began_at: when the session began (backend_start in pg_stat_activity), so that nobody else is ended who has got its process id since. Only one that stands in the way at this moment: a transaction that keeps vacuum or rotation waiting, holds the lock of a queue or of a subscription, or has published and does nothing; a worker that holds a bell and is silent. For the owner of trunq, who needs pg_read_all_stats to see it and pg_signal_backend to end it; a session of a superuser only a superuser ends. Nothing takes it back, a rollback neither.
+Returns: false when it was told to end, and had not within a second.
+Raises: TQ005 for one that is in nobody''s way, or has ended.';
+
+create or replace function trunq._named_sessions() returns table (pid integer, began_at timestamptz, finding text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  -- By what findings themselves say: nobody is ended whom no diagnosis names.
+  select m.found[1]::integer, m.found[2]::timestamptz, f.finding
+  from (
+    select d.finding, d.hint from trunq._diagnose_transactions(null) d
+    union all
+    select d.finding, d.hint from trunq._diagnose_bells(null) d
+    union all
+    select w.warning, w.hint from trunq._warn_refused(null) w
+    union all
+    select w.warning, w.hint from trunq._warn_locked(null) w
+    union all
+    select w.warning, w.hint from trunq._warn_idle(null) w) f
+  cross join lateral (select regexp_match(f.hint, 'select trunq\.end_session\((\d+), ''([^'']+)''\)') as found) m
+  where m.found is not null
+$$;
+comment on function trunq._named_sessions is 'Sessions that findings of trunq.diagnose name as in the way, and when each began.';
 
 create or replace function trunq._warn_refused(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -123,3 +190,13 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   where p_queue is null or q.name = p_queue order by q.name, s.name, e.expired_at
 $$;
 comment on function trunq._warn_expired is 'Workers whose leases ran out within ten minutes while messages of them were unanswered, the newest 20 of each queue.';
+
+create or replace function trunq._warn_sessions(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select * from trunq._warn_refused(p_queue)
+  union all
+  select * from trunq._warn_locked(p_queue)
+  union all
+  select * from trunq._warn_idle(p_queue)
+$$;
+comment on function trunq._warn_sessions is 'All that is said about sessions in the way.';

@@ -35,6 +35,8 @@ begin
   if v_last > v_now - interval '4 seconds' then
     return 0;
   end if;
+  -- What was told of a counter must not be lost in a crash.
+  perform trunq._wait_for_disk();
   if exists (select from trunq.sample s where s.at > v_now) then
     -- The clock went back: what it wrote of a time to come would be the newest again then. Counters go on from there.
     insert into trunq.sample
@@ -59,7 +61,9 @@ begin
       select q as row, q.name, k.at, k.looked_at, k.queue_id is not null and i.inserted = k.inserted as is_idle, i.inserted
       from trunq.queue q cross join lateral (select trunq._inserted(q, v_now) as inserted) i left join known k on k.queue_id = q.queue_id),
     ranked as (
-      select u.*, row_number() over (partition by u.is_idle order by u.looked_at nulls first, u.name) as place from queue u)
+      select u.*, row_number() over (partition by u.is_idle order by u.looked_at nulls first, u.name) as place,
+        count(*) over (partition by u.is_idle) > c_idle as take_turns
+      from queue u)
     select r.*, r.place <= case when r.is_idle then c_idle else c_looks end as looks from ranked r
     where r.place <= case when r.is_idle then c_idle else c_looks end or r.at <= v_now - interval '55 seconds'
     order by r.is_idle, r.place
@@ -70,12 +74,12 @@ begin
       v_rows := trunq._look_or_note(v.row, v_now, v.inserted);
       v_count := v_count + 1;
     end if;
-    -- The same again says nothing new within a minute.
+    -- The same again says nothing new within a minute, but that it was looked at: so that the others have their turn.
     if cardinality(v_rows) = 0 then
       if v.at <= v_now - interval '55 seconds' then
         perform trunq._repeat_samples(v.row, v_now);
       end if;
-    elsif not v.is_idle or v.at <= v_now - interval '55 seconds' or trunq._differ(v_rows, v.row, v_now) then
+    elsif not v.is_idle or v.take_turns or v.at <= v_now - interval '55 seconds' or trunq._differ(v_rows, v.row, v_now) then
       insert into trunq.sample select r.* from unnest(v_rows) r;
     end if;
   end loop;

@@ -161,9 +161,10 @@ begin
   finding := concat(format('of a disk of %s this database has %s', pg_size_pretty(v_disk), pg_size_pretty(v_used)),
     case when v.a_day >= 1 then format(' and has grown by %s a day since %s: it is full in %s days', pg_size_pretty(v.a_day::bigint), date_trunc('second', v.since),
       round((greatest(v_left, 0) / v.a_day)::numeric, 1)) end,
-    format('; the largest queue, "%s", has %s', v_queue.name, pg_size_pretty(v_queue.bytes)));
-  hint := coalesce(format('keep less of what everybody has read: select trunq.set_queue(%L, p_retain_size => %s); or give the disk more room', v_queue.name,
-    greatest(v_queue.bytes::bigint / 2, 1048576)), 'give the disk more room');
+    case when v_queue.name is not null then format('; the largest queue, "%s", has %s', v_queue.name, pg_size_pretty(v_queue.bytes)) end);
+  hint := case when v_queue.name is null then 'give the disk more room' else format(
+    'keep less of what everybody has read: select trunq.set_queue(%L, p_retain_size => %s); or give the disk more room', v_queue.name,
+    greatest(v_queue.bytes::bigint / 2, 1048576)) end;
   since := v.since;
   return next;
 end $$;
@@ -196,9 +197,17 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'error', null, null, format('%s has session_replication_role %L: no trigger fires there, so what it publishes wakes nobody and is checked by nothing', s.who, s.value), s.hint, null
   from trunq._settings_of('session_replication_role') s where s.value = 'replica'
   union all
+  select 'error', null, null, format('%s has standard_conforming_strings off: functions of trunq take the backslashes in their own texts for something else, so that lists are wrong', s.who), s.hint, null
+  from trunq._settings_of('standard_conforming_strings') s where not s.value::boolean
+  union all
+  -- A role that only looks may well be read-only.
+  select 'error', null, null, format('%s has default_transaction_read_only on: nobody publishes or works there, and workers take it for a database that is away', s.who),
+    'set default_transaction_read_only = off, then ' || s.hint, null
+  from trunq._settings_of('default_transaction_read_only') s where s.value::boolean and s.who !~ '^role ' and not pg_is_in_recovery()
+  union all
   select 'warning', null, null, format('%s has %s %s: %s', s.who, n.name, s.value, n.harm), s.hint, null
   from (values
-    ('statement_timeout', 5000, 'a lease of many messages, a requeue or an upgrade fails where it takes longer'),
+    ('statement_timeout', 5000, 'a lease of many messages or a requeue fails where it takes longer'),
     ('transaction_timeout', 60000, 'a handler that works in the transaction of its answer is cut off, and its message tried again'),
     ('idle_in_transaction_session_timeout', 60000, 'a handler that computes in the transaction of its answer is cut off, and its message tried again'),
     ('idle_session_timeout', 60000, 'workers that sleep lose their connections, and their bells with them')) n(name, least, harm)
@@ -207,7 +216,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'warning', null, null, format('%s has jit_above_cost %s: Postgres compiles statements of pages and lists, which takes longer than they do', s.who, s.value), s.hint, null
   from trunq._settings_of('jit_above_cost') s where s.value::double precision between 0 and 9999 and current_setting('jit') = 'on'
 $$;
-comment on function trunq._diagnose_settings is 'Settings of the server, the database or a role that cost promises, or hurt: fsync or synchronous_commit off, another isolation level, triggers switched off; time-outs of less than a minute for sessions and transactions, or of less than five seconds for statements; jit at a low cost.';
+comment on function trunq._diagnose_settings is 'Settings of the server, the database or a role that cost promises, or hurt: fsync or synchronous_commit off, another isolation level, triggers switched off, transactions that only read, backslashes that are escapes; time-outs of less than a minute for sessions and transactions, or of less than five seconds for statements; jit at a low cost.';
 
 create or replace function trunq._milliseconds(p_value text) returns numeric
 language sql immutable set search_path = pg_catalog, pg_temp as $$

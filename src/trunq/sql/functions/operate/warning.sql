@@ -9,14 +9,14 @@ begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
-  return query select * from trunq._list_warnings(p_queue, null);
+  return query select * from trunq._list_warnings(p_queue, null, true);
 end $$;
 comment on function trunq.list_warnings is
   'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
 Raises: TQ001.';
 
-create or replace function trunq._list_warnings(p_queue text, p_queues text[])
+create or replace function trunq._list_warnings(p_queue text, p_queues text[], p_with_sessions boolean)
 returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -54,9 +54,7 @@ begin
         end if;  -- dropped meanwhile
     end;
   end loop;
-  return query select * from trunq._warn_refused(p_queue);
-  return query select * from trunq._warn_locked(p_queue);
-  return query select * from trunq._warn_idle(p_queue);
+  return query select * from trunq._warn_sessions(p_queue) where p_with_sessions;
   return query select * from trunq._warn_expired(p_queue);
   return query select * from trunq._warn_unranked(p_queue);
   return query select * from trunq._warn_schedules(p_queue);
@@ -70,7 +68,7 @@ begin
   return query select * from trunq._warn_compactions(p_queue);
   return query select * from trunq._warn_recovery() where p_queue is null;
 end $$;
-comment on function trunq._list_warnings is 'list_warnings; p_queues: those that are looked at one by one, null: all.';
+comment on function trunq._list_warnings is 'list_warnings; p_queues: those that are looked at one by one, null: all; p_with_sessions: those about sessions, too.';
 
 create or replace function trunq._warn_recovery() returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -308,22 +308,27 @@ begin
     where s.mode = 'exclusive' and (p_queue is null or q.name = p_queue) order by q.name, s.name
   loop
     queue := v.queue; subscription := v.subscription; group_id := (v.sub).group_id; slot := (v.sub).slot; newest_tick_id := v.newest; first_tick_id := v.reachable_tick_id;
-    position_tick_id := trunq._tick_position(v.sub);
-    paused := trunq._is_paused(v.sub, trunq.clock());
-    select w.ready, w.oldest, w.is_estimate into pending, v_oldest, is_estimate from trunq._count_waiting(v.row, (v.sub).subscription_id) w;
-    lag := coalesce(trunq.clock() - v_oldest, '0');
-    select o.lease_id, o.worker, o.to_tick_id, o.expires_at, coalesce(o.failures, 0) + 1, o.error, count(*) over ()
-    into batch_id, worker, to_tick_id, expires_at, attempt, error, batches
-    from trunq._open_batches(v.row, (v.sub).subscription_id) o
-    order by o.worker is null, o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
-    batches := coalesce(batches, 0);
-    execute format($q$
-      select max(n.at) from (
-        select greatest(l.leased_at, (
-          select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
-        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'skip', 'lost')
-        order by l.lease_id desc limit 1) n
-    $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
+    begin
+      position_tick_id := trunq._tick_position(v.sub);
+      paused := trunq._is_paused(v.sub, trunq.clock());
+      select w.ready, w.oldest, w.is_estimate into pending, v_oldest, is_estimate from trunq._count_waiting(v.row, (v.sub).subscription_id) w;
+      lag := coalesce(trunq.clock() - v_oldest, '0');
+      select o.lease_id, o.worker, o.to_tick_id, o.expires_at, coalesce(o.failures, 0) + 1, o.error, count(*) over ()
+      into batch_id, worker, to_tick_id, expires_at, attempt, error, batches
+      from trunq._open_batches(v.row, (v.sub).subscription_id) o
+      order by o.worker is null, o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
+      batches := coalesce(batches, 0);
+      execute format($q$
+        select max(n.at) from (
+          select greatest(l.leased_at, (
+            select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
+          from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'skip', 'lost')
+          order by l.lease_id desc limit 1) n
+      $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
+      raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
+    exception when sqlstate 'TQ900' then
+      null;
+    end;
     return next;
   end loop;
 end $$;

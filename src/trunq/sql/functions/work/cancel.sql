@@ -16,27 +16,44 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
-  v_found bigint[] := '{}';
+  v_over constant text[] := array(select s.state from trunq._states() s where not s.is_open);
+  v_open bigint[] := '{}';
 begin
-  perform trunq._require_read_committed('cancel');
   perform trunq._check_cancel(p_queue, p_subscription, p_ids);
-  for subscription, id, state in select c.* from trunq._cancel(v_queue, p_subscription, v_ids) c loop
-    v_found := v_found || id;
+  for subscription, id, state in select c.* from trunq._cancel_found(v_queue, p_subscription, v_ids) c loop
+    if state <> all (v_over) then
+      v_open := v_open || id;
+    end if;
     return next;
   end loop;
-  -- By a later statement: while this transaction has the subscriptions, nobody forwards from here.
-  for subscription, id, state in select c.* from trunq._cancel_forwarded(v_queue, p_subscription, v_ids) c loop
-    v_found := v_found || id;
-    return next;
-  end loop;
-  perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
-  perform trunq._audit('cancel', p_queue, jsonb_build_object('ids', v_ids[:20], 'subscription', p_subscription), cardinality(v_found));
+  perform trunq._audit('cancel', p_queue, jsonb_build_object('ids', v_ids[:20], 'subscription', p_subscription), (select count(distinct u.id) from unnest(v_open) u(id)));
 end $$;
 comment on function trunq.cancel is
   'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled, retrying or parked message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.
 Returns: one row for each message and subscription, with the state it was in; done, outdated, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it. Of one that was forwarded (trunq.forward) also the rows of the queue where it is, subscription with that queue before it: "work/default".
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them does not exist: then none is cancelled.
 Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
+
+create or replace function trunq._cancel_found(p_queue trunq.queue, p_subscription text, p_ids bigint[])
+returns table (subscription text, id bigint, state text)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_found bigint[] := '{}';
+begin
+  perform trunq._require_read_committed('cancel');
+  for subscription, id, state in select c.* from trunq._cancel(p_queue, p_subscription, p_ids) c loop
+    v_found := v_found || id;
+    return next;
+  end loop;
+  -- By a later statement: while this transaction has the subscriptions, nobody forwards from here.
+  for subscription, id, state in select c.* from trunq._cancel_forwarded(p_queue, p_subscription, p_ids) c loop
+    v_found := v_found || id;
+    return next;
+  end loop;
+  perform trunq._check_found(p_queue.name, p_subscription, array(select unnest(p_ids) except select unnest(v_found)));
+end $$;
+comment on function trunq._cancel_found is 'Cancels messages, here and where they were forwarded to; TQ013 when one of them is nowhere. Returns: as cancel.';
 
 create or replace function trunq._cancel(p_queue trunq.queue, p_subscription text, p_ids bigint[])
 returns table (subscription text, id bigint, state text)

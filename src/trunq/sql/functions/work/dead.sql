@@ -415,7 +415,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     and ($7 is null or d.kind = $7) and ($8 is null or d.key = $8)
     and ($9 is null or strpos(lower(d.errors #>> '{-1,error}'), lower($9)) > 0)
     and ($10 is null or d.dead_id < $10) and ($12 is null or d.reason = $12)
-    and ($13 is null or trunq._fingerprint(d.errors, d.reason) = $13))$q$
+    and ($13 is null or trunq._begins_alike(d.errors, $13) and trunq._fingerprint(d.errors, d.reason) = $13))$q$
 $$;
 comment on function trunq._dead_condition is 'What a dead message d has to be like, by $4 to $13: the filters of list_dead, in the order of _dead_ids.';
 

@@ -29,6 +29,10 @@ declare
   v_now timestamptz;
 begin
   v_now := trunq.clock();
+  -- A time that nobody's driver can read would keep all who look from all workers.
+  if (p_seconds between 0 and 1e9) is not true then
+    perform trunq._fail('TQ005', format('a worker does not run since %s seconds', coalesce(p_seconds::text, 'null')));
+  end if;
   if jsonb_typeof(p_handling) is distinct from 'array' or length(p_handling::text) > 200000 or exists (
       select from jsonb_array_elements(p_handling) h
       where jsonb_typeof(h.value->'seconds') is distinct from 'number' or (h.value->>'seconds')::numeric not between -1e9 and 1e9) then

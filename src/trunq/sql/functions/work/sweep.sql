@@ -1,5 +1,5 @@
 -- An act on all messages that a filter finds, however many: a row says what is to be done, and each part of it is one transaction that looks
--- at 10,000 messages at most, acts on those that match, and notes in the row how far it came. Whoever has a connection carries it on: the
+-- at 10,000 messages, or 64 MB of dead ones, at most, acts on those that match, and notes in the row how far it came. Whoever has a connection carries it on: the
 -- duty `sweep` of the leader, a shell that waits for it, a page. One part is done by one of them at a time, under the lock of the row, and what a
 -- part did commits with how far it came: a process that is killed takes its part back, and another does it.
 --
@@ -15,7 +15,8 @@ create or replace function trunq.start_sweep(
   p_state text default null, p_payload jsonb default null, p_headers jsonb default null,
   p_before bigint default null, p_until timestamptz default null, p_counted bigint default null
 ) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- The ages of its filter are read back in other sessions.
+language plpgsql set search_path = pg_catalog, pg_temp set IntervalStyle = postgres as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
@@ -36,7 +37,7 @@ begin
     v_before := coalesce((select d.dead_id from trunq._dead_ids(p_queue, p_subscription, null, null, null, null, null, null, null, 1, null, null, true) d(dead_id)), 0) + 1;
   end if;
   insert into trunq.sweep (queue_id, queue, act, subscription, filter, before, until, counted, started_at, who, role, at_subscription_id, at, carried_at)
-  select v_queue.queue_id, p_queue, p_act, p_subscription, v_filter, v_before, coalesce(p_until, v_now), p_counted, v_now, a.who,
+  select v_queue.queue_id, p_queue, p_act, p_subscription, v_filter, v_before, least(p_until, v_now), p_counted, v_now, a.who,
     coalesce(nullif(current_setting('role'), 'none'), session_user), coalesce(v_subscription_id, 0), case when p_act = 'cancel' then v_before else 0 end, v_now
   from trunq._actor() a
   returning sweep_id into v_id;
@@ -61,6 +62,8 @@ begin
   if v_odd is not null then
     perform trunq._fail('TQ005', format('%s is no filter of what to %s', v_odd, p_act), 'leave it out');
   end if;
+  -- What is beyond all times would fail in each part, for ever.
+  perform trunq._check_interval('the age of messages', (p_filter->>k.name)::interval, '-1000 years') from unnest('{older_than,newer_than}'::text[]) k(name);
   perform trunq._check_word(p_filter->>'reason', array(select distinct o.reason from trunq._outcomes() o where o.reason is not null order by 1), 'no message is dead by "%s"');
   if p_act = 'cancel' then
     perform trunq._subscription(p_queue.name, coalesce(p_subscription, 'default'), 'shared');
@@ -164,7 +167,7 @@ comment on function trunq._find_sweep is 'A sweep of a queue, which may be gone;
 create or replace function trunq._told_filter(p_filter jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- Not every reader may see payloads.
-  select coalesce(jsonb_object_agg(f.key, case when f.key in ('payload', 'headers') then '"(given)"' else f.value end), '{}') from jsonb_each(p_filter) f
+  select trunq._short(coalesce(jsonb_object_agg(f.key, case when f.key in ('payload', 'headers') then '"(given)"' else f.value end), '{}')) from jsonb_each(p_filter) f
 $$;
 comment on function trunq._told_filter is 'The filter of a sweep as it is told.';
 
@@ -233,16 +236,26 @@ begin
   -- By subscription and dead_id, the order of the index: a part reads what it looks at, wherever it is.
   execute format($q$
     with next as materialized (
-      select d.* from trunq.dead d
-      where d.queue_id = $1 and (d.subscription_id, d.dead_id) > ($2, $3) and (not $14 or d.subscription_id = $2) and d.dead_id < $10
-      order by d.subscription_id, d.dead_id limit $11)
-    select count(*) looked, coalesce(array_agg(d.dead_id order by d.subscription_id, d.dead_id) filter (where d.died_at <= $5 and %s), '{}') ids,
-      (array_agg(d.subscription_id order by d.subscription_id desc, d.dead_id desc))[1] subscription_id,
-      (array_agg(d.dead_id order by d.subscription_id desc, d.dead_id desc))[1] dead_id
-    from next d
+      select d.subscription_id, d.dead_id, d.died_at <= $5 and %s as is_meant,
+        coalesce(pg_column_size(d.payload), 0) + coalesce(pg_column_size(d.body), 0) + coalesce(pg_column_size(d.errors), 0) as size
+      from (
+        select d.* from trunq.dead d
+        where d.queue_id = $1 and (d.subscription_id, d.dead_id) > ($2, $3) and (not $14 or d.subscription_id = $2) and d.dead_id < $10
+        order by d.subscription_id, d.dead_id limit $11) d),
+    -- Large ones take time: a part that never ends in time would be tried for ever.
+    part as (
+      select n.* from (
+        select n.*, sum(n.size) filter (where n.is_meant) over (order by n.subscription_id, n.dead_id rows between unbounded preceding and 1 preceding) as before
+        from next n) n
+      where n.before >= $15 is not true)
+    select count(*) looked, coalesce(array_agg(p.dead_id order by p.subscription_id, p.dead_id) filter (where p.is_meant), '{}') ids,
+      (array_agg(p.subscription_id order by p.subscription_id desc, p.dead_id desc))[1] subscription_id,
+      (array_agg(p.dead_id order by p.subscription_id desc, p.dead_id desc))[1] dead_id,
+      (select count(*) from next) = $11 or count(*) < (select count(*) from next) is_more
+    from part p
   $q$, trunq._dead_condition()) into v_found
   using v.queue_id, v.at_subscription_id, v.at, (v.filter->>'older_than')::interval, v.until, (v.filter->>'newer_than')::interval, v.filter->>'kind',
-    v.filter->>'key', v.filter->>'error', v.before, c_part, v.filter->>'reason', v.filter->>'fingerprint', v.subscription is not null;
+    v.filter->>'key', v.filter->>'error', v.before, c_part, v.filter->>'reason', v.filter->>'fingerprint', v.subscription is not null, trunq._limit('swept_bytes');
   v_ids := v_found.ids;
   if v.counted is not null then
     v_ids := v_ids[:greatest(v.counted - v.done - v.kept, 0)];
@@ -252,7 +265,7 @@ begin
   v.done := v.done + v_count;
   v.kept := v.kept + cardinality(v_ids) - v_count;
   v.looked := v.looked + v_found.looked;
-  if v_found.looked < c_part or v.done + v.kept >= v.counted then
+  if not v_found.is_more or v.done + v.kept >= v.counted then
     v.state := 'finished';
   else
     v.at_subscription_id := v_found.subscription_id;
@@ -274,6 +287,10 @@ declare
   v_count bigint;
 begin
   select s.* into v_sub from trunq.subscription s where s.subscription_id = v.at_subscription_id;
+  if not found then
+    v.state := 'dropped';
+    return v;
+  end if;
   v_places := trunq._candidate_ids(v_sub, p_queue, v.filter->>'state', c_part, v.at);
   v_ids := array(
     select m.id from trunq._message(v_sub, p_queue, v_places.ids, not v.filter ?| '{payload,headers}', false) m
@@ -285,7 +302,8 @@ begin
     v_ids := v_ids[:greatest(v.counted - v.done - v.kept, 0)];
   end if;
   -- Some may have begun, or ended, since they were looked at.
-  select count(distinct c.id) filter (where trunq._is_open(c.state)) into v_count from trunq.cancel(v.queue, v_ids, v.subscription) c;
+  select count(distinct c.id) filter (where trunq._is_open(c.state)) into v_count from trunq._cancel_found(p_queue, v.subscription, v_ids) c;
+  perform trunq._audit(v.act, v.queue, trunq._told_filter(v.filter) || jsonb_build_object('sweep', v.sweep_id, 'subscription', v.subscription), v_count);
   v.done := v.done + v_count;
   v.kept := v.kept + cardinality(v_ids) - v_count;
   v.looked := v.looked + cardinality(v_places.ids);

@@ -9,18 +9,35 @@ returns table (
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+  v_queue trunq.queue;
+  v_held jsonb := '[]';
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
+  for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue loop
+    begin
+      v_held := v_held || coalesce((
+        select jsonb_agg(to_jsonb(h)) from (
+          select s.subscription_id, l.worker, count(*) leases, sum(l.unanswered)::bigint held, min(l.leased_at) since, max(l.expires_at) until
+          from trunq.subscription s cross join lateral trunq._leases(v_queue, s.subscription_id, null, null) l
+          where s.queue_id = v_queue.queue_id and s.mode = 'shared' and l.unanswered > 0 group by s.subscription_id, l.worker) h), '[]');
+      raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
+    exception
+      when sqlstate 'TQ900' then
+        null;
+      when undefined_table then
+        null;  -- dropped meanwhile
+    end;
+  end loop;
   return query
     with sub as (
-      select q, s.subscription_id, q.name queue, s.name subscription from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+      select s.subscription_id, q.name queue, s.name subscription from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
       where s.mode = 'shared' and (p_queue is null or q.name = p_queue)),
     held as (
-      select s.subscription_id, l.worker, count(*) leases, sum(l.unanswered)::bigint held, min(l.leased_at) since, max(l.expires_at) until
-      from sub s cross join lateral trunq._leases(s.q, s.subscription_id, null, null) l
-      where l.unanswered > 0 group by s.subscription_id, l.worker)
+      select h.* from jsonb_to_recordset(v_held)
+        h(subscription_id integer, worker text, leases bigint, held bigint, since timestamptz, until timestamptz))
     select coalesce(w.name, h.worker, ''), s.queue, s.subscription, w.slots, coalesce(h.leases, 0), coalesce(h.held, 0), h.since, h.until, w.seen_at,
       (select count(*)::integer from pg_stat_activity a
        where a.datname = current_database() and a.application_name = left('trunq worker ' || coalesce(w.name, h.worker), 63))
@@ -61,9 +78,15 @@ begin
       v_ended := trunq._end_leases(v.q, v.subscription_id,
         trunq._open_leases(v.q, v.subscription_id, v_mark.until, 'infinity', v_mark.newest, p_worker, c_leases - v_total),
         'infinity', v_now, trunq._limit('reaped_messages') - v_messages);
-    exception when undefined_table then
-      continue when not exists (select from trunq.queue q where q.queue_id = (v.q).queue_id);  -- dropped meanwhile
-      raise;
+      if v_ended.reaped = 0 and v_ended.skipped is null then
+        raise exception using errcode = 'TQ900';  -- gives the locks back: of a thousand queues there would be too many
+      end if;
+    exception
+      when sqlstate 'TQ900' then
+        continue;
+      when undefined_table then
+        continue when not exists (select from trunq.queue q where q.queue_id = (v.q).queue_id);  -- dropped meanwhile
+        raise;
     end;
     v_total := v_total + v_ended.reaped;
     v_messages := v_messages + v_ended.messages;
