@@ -146,8 +146,7 @@ def used(connection: psycopg.Connection[Any]) -> float:
     """Seconds of a processor that its session has used, as the kernel counts them."""
     fields = Path(f"/proc/{connection.info.backend_pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
-    seconds: float = ticks / os.sysconf("SC_CLK_TCK")
-    return seconds
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
@@ -168,7 +167,7 @@ def rate(dsn: str, length: int, watchers: tuple[str, ...]) -> float:
     begun = time.perf_counter()
     time.sleep(length)
     end.set()
-    done = [counts.get(), counts.get()]
+    done: list[int] = [counts.get(), counts.get()]
     took = time.perf_counter() - begun
     for process in processes:
         process.join()
