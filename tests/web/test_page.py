@@ -328,6 +328,18 @@ def test_a_look_of_a_role_at_several_queues_goes_on_where_the_first_of_them_ende
         assert (look.looked, look.to) == (1, None)
 
 
+def test_a_text_that_looks_like_a_time_and_a_time_beyond_all_years_are_shown_as_they_are(
+    orders: Engine, page: TestClient
+) -> None:
+    no_time, beyond = "2026-13-01T00:00:00+00:00", "9999-12-31 23:30:00-01"
+    orders.ask("start_sweep", act="requeue", kind=no_time)
+    orders.connection.execute("set timezone = 'Etc/GMT+1'")
+    call(orders.connection, "pause_queue", queue=orders.queue, until=beyond)
+    shown = seen(page, "/audit")
+    assert f"kind {no_time}" in shown
+    assert "9999-12-31T23:30:00-01:00" in shown
+
+
 def test_a_search_goes_on_where_it_ended_whatever_the_role_has_sent(
     session: psycopg.Connection[Any], shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

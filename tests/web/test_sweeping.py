@@ -115,6 +115,21 @@ def test_a_purge_by_a_form_that_is_not_ours_wants_the_name_too(work: Engine, pag
     assert work.ask("count_dead") == 0
 
 
+def test_a_sweep_by_what_is_hidden_here_is_refused(
+    work: Engine, page: TestClient, shared_database: str
+) -> None:
+    """Without its filter it would be of all that is dead."""
+    bury(work, 12_000, error="boom")
+    bury(work, 3, error="iban")
+    _, fields = asked(page, "purge", queue=work.queue, error="boom")
+    assert fields["error"] == "boom"
+    with browse(shared_database, hide=("error", "payload")) as other:
+        assert "rror is hidden here" in do(other, "purge", **fields, typed=work.queue)
+        by_payload = {"act": "cancel", "subscription": "default", "state": "ready", "payload": '{"card": 1}'}
+        assert "ayload is hidden here" in do(other, "start_sweep", queue=work.queue, **by_payload)
+    assert (sweeps(work), work.ask("count_dead")) == ([], 12_003)
+
+
 def test_a_sweep_under_way_says_what_it_is_about(work: Engine, shared_database: str) -> None:
     evil = "<b>boom</b>" + "x" * 300
     work.ask("start_sweep", act="purge", kind="paid", key="ada", error=evil, older_than="1 day")

@@ -10,6 +10,8 @@ from trunq.word import Severity, WorkerState
 
 _TO_END: Final = re.compile(r"select trunq\.end_session\((\d+), '([^']+)'\)")
 """In the hint of a finding: the statement that ends a session."""
+HOLDERS: Final = ("sessions", "bells", "transactions")
+"""Areas of `diagnose` whose findings may name a session."""
 
 
 class Warned(NamedTuple):

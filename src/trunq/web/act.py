@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
@@ -14,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from trunq.errors import InvalidArgument
+from trunq.record.operate import HOLDERS
 from trunq.web import sweeping
 from trunq.web.call import Call, Question, messages
 from trunq.web.database import PATIENT_WITHIN
@@ -24,6 +27,8 @@ from trunq.word import Start
 
 TYPED_FROM: Final = 1_000
 """From so many messages on, a purge wants the name of the queue typed."""
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+"""One question at a time: it may count for long, and leaves the other connections to the pages."""
 
 
 async def pause_subscription(call: Call) -> str:
@@ -77,7 +82,8 @@ async def resume_lane(call: Call) -> str:
         priority=whole(call.given, "priority"),
         connection=call.connection,
     )
-    return f"Lane {text(call.given, 'lane')} {'goes on' if did else 'was not paused'}"
+    lane = text(call.given, "lane") or whole(call.given, "priority")
+    return f"Lane {lane} {'goes on' if did else 'was not paused'}"
 
 
 async def pause_schedule(call: Call) -> str:
@@ -381,8 +387,7 @@ async def end_session(call: Call) -> str:
 async def ask_end_session(call: Call) -> Question:
     """Which session, and what is lost."""
     pid, began_at = _session(call)
-    # Sessions are looked for of all queues; one queue by itself is enough.
-    found = await call.client.diagnose(1, connection=call.connection)
+    found = await call.client.diagnose(1, areas=HOLDERS, connection=call.connection)
     said = [row.finding for row in found if row.session == (pid, began_at)]
     why = f"{said[0][:1].upper()}{said[0][1:]}." if said else "It is in nobody's way any more."
     return Question(
@@ -461,7 +466,8 @@ async def ask(desk: Desk, request: Request) -> Response:
         raise HTTPException(404)
     given = request.query_params
     # Somebody waits for it, and of many that are dead it looks at each.
-    async with desk.database.reading(PATIENT_WITHIN) as connection:
+    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore())
+    async with turn, desk.database.reading(PATIENT_WITHIN) as connection:
         question = await QUESTIONS[verb](Call(desk.database.client, connection, given, desk.hidden))
     return desk.page(request, "ask.html", verb=verb, question=question, back=_back(request, given))
 

@@ -164,6 +164,8 @@ def _refusals(desk: Desk) -> dict[Any, Any]:
 
     def said(request: Request, error: BaseException, status: int, title: str) -> Response:
         why, hint = first_line(error), getattr(error, "hint", None)
+        if hint is None and isinstance(error, psycopg.Error):
+            hint = error.diag.message_hint
         return desk.page(request, "sorry.html", title=title, why=why, hint=hint, code=status)
 
     async def refused(request: Request, error: Exception) -> Response:

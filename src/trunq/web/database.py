@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg_pool import PoolTimeout
 
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
@@ -42,7 +43,7 @@ KEPT: Final = 500
 _BOUNDS: Final = """
 select set_config('transaction_read_only', case when pg_is_in_recovery() then 'on' else %s end, true),
   set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true),
-  set_config('trunq.who', %s, true), trunq.clock()
+  set_config('trunq.who', %s, true), set_config('TimeZone', 'UTC', true), trunq.clock()
 """
 
 T = TypeVar("T")
@@ -185,6 +186,8 @@ def _why(error: BaseException) -> str:
             return f"the database did not answer within {STATEMENT_WITHIN.removesuffix('s')} s"
         case TimeoutError():
             return "the database is still looking"
+        case PoolTimeout():
+            return "all connections of this page are busy"
         case psycopg.errors.LockNotAvailable():
             return "somebody holds a lock that this look waits for"
         case psycopg.errors.InsufficientPrivilege():

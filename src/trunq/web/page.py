@@ -176,24 +176,29 @@ def _setting(value: Any) -> str:
         case list():
             return ", ".join(_setting(each) for each in value)
         case float():
-            return f"{value:.4g}"
+            return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
         case "infinity":
             return "it is resumed"
         case str() if _MOMENT.fullmatch(value):
-            return _exact(datetime.fromisoformat(value))
+            try:
+                return _exact(datetime.fromisoformat(value))
+            except (ValueError, OverflowError):
+                # Somebody's text that looks like one, or beyond the years of Python.
+                return value
         case _:
             return display.text(value)
 
 
 _COMMAND: Final = re.compile(
-    r"""(?P<sql>select\s(?:trunq|pg)[\w.]*\((?:'(?:[^']|'')*'|[^()'])*\))"""
+    r"""(?P<sql>select\s(?:trunq|pg)[\w.]*\((?:'[^']*'|[^()'])*\))"""
     r"""|(?:^|(?<=:\s))(?P<shell>trunq\s[^,;.]+)$"""
 )
 """Statements in a hint, and a command of the shell that is all of it or its end."""
 
 
-def hinted(text: str) -> Markup:
+def hinted(text: str | None) -> Markup:
     """A hint as a sentence, with what is to be typed set apart."""
+    text = text or ""
     said = text if text.startswith(("trunq ", "select ")) else text[:1].upper() + text[1:]
     shown, at = Markup(""), 0
     for found in _COMMAND.finditer(said):

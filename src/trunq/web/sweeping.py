@@ -29,6 +29,8 @@ TRIES: Final = 30
 """So often in a row; the leader carries on what we give up."""
 GOES_ON: Final = "It goes on when this page is closed, in parts of 10,000, and can be stopped."
 TYPED: Final = "everywhere"
+FILTERS_OF: Final = {"fingerprint": "error"}
+"""Filters that tell of something that may be hidden, where that is called otherwise."""
 
 log = logging.getLogger("trunq.web")
 _carrying: set[asyncio.Task[None]] = set()
@@ -113,6 +115,10 @@ async def start(call: Call) -> str:
     several = (text(call.given, "queues") or "").split()
     if act == "purge":
         require_typed(call, TYPED if several else call.need("queue"))
+    for name in ("error", "fingerprint", "payload", "headers") if not several else ():
+        # Without it, all would be meant.
+        if text(call.given, name) is not None and FILTERS_OF.get(name, name) in call.hidden:
+            raise InvalidArgument(f"{name} is hidden here, and so no filter", "count again what you mean")
     wanted: dict[str, Any] = filter_of(call.given, call.hidden)
     if "id" in wanted:
         raise InvalidArgument("a sweep is of all that match, and takes no id")

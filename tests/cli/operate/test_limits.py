@@ -35,11 +35,10 @@ def test_a_database_that_is_set_read_only_says_how_one_command_writes(
     trunq: Shell, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit("default_transaction_read_only", "on")
-    for command in (("queue", "create", "mail"), ("db", "upgrade", "--repair")):
-        done = trunq(*command)
-        if done.status:
-            assert "default_transaction_read_only is set" in done.said
-            assert "Traceback" not in done.said
+    done = trunq("queue", "create", "mail")
+    assert done.status == 1
+    assert "default_transaction_read_only is set" in done.said
+    assert "Traceback" not in done.said + trunq("db", "upgrade", "--repair").said
     assert trunq("queue", "list").status == 0
     monkeypatch.setenv("PGOPTIONS", "-c default_transaction_read_only=off")
     assert trunq("queue", "create", "mail").status == 0

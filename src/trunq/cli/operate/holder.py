@@ -11,6 +11,7 @@ from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Mistake, in_shell
 from trunq.cli.ground.output import Row, err, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
+from trunq.record.operate import HOLDERS
 
 app = option.noun(
     "Sessions of the server that stand in the way: others wait for them.",
@@ -35,7 +36,7 @@ def list_sessions(
     session: rollback prepared ends it, and trunq doctor names it.
     """
     with client(database) as trunq:
-        found = trunq.diagnose(1)
+        found = trunq.diagnose(1, areas=HOLDERS)
     rows: list[Row] = [
         {"pid": row.session[0], "began_at": row.session[1], "finding": row.finding}
         for row in found
@@ -58,7 +59,11 @@ def end(
     pg_read_all_stats and pg_signal_backend, and for a session of a superuser one of yours.
     """
     with client(database) as trunq:
-        named = [row for row in trunq.diagnose(1) if row.session is not None and row.session[0] == pid]
+        named = [
+            row
+            for row in trunq.diagnose(1, areas=HOLDERS)
+            if row.session is not None and row.session[0] == pid
+        ]
         began_at = next((row.session[1] for row in named if row.session is not None), None)
         if began_at is None:
             raise Mistake(f"Process {pid} is in nobody's way. trunq session list shows who is.")

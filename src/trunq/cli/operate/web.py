@@ -129,8 +129,9 @@ def web(
 
     Only this machine can reach it. To listen elsewhere, it needs a way to sign in, and a proxy in front
     of it for TLS. It opens at most four connections, however many people look. Each read is a read-only
-    transaction that ends after 3 seconds. GET /healthz answers while it runs, and /readyz while the
-    database does. GET /metrics has figures for Prometheus; the token of a viewer is enough.
+    transaction that ends after 3 seconds; a count before an act, and the look at all that is wrong, after
+    20. GET /healthz answers while it runs, and /readyz while the database does. GET /metrics has figures
+    for Prometheus; the token of a viewer is enough.
     """
     log_to_stderr(log_level, log_format, is_verbose=verbose)
     try:

@@ -141,11 +141,11 @@ def groups(
     where = "No queue" if queue is None else f"Queue {queue}"
     write_rows(shown, GROUPS, json, f"{where} has {'' if queue is None else 'no '}dead messages.", csv)
     # Of a role that sees several queues, a look at each.
-    looks = {(row["looked"], row["looked_to"]) for row in found}
-    further = max((to for _, to in looks if to is not None), default=None)
+    looks = {(row["looked"], row["looked_to"], row["looked_to_at"]) for row in found}
+    further = max((to for _, to, _ in looks if to is not None), default=None)
     if further is not None and not (json or csv):
         say("It looked at the newest {looked}; go on with: --before {further}",
-            looked=f"{sum(looked for looked, _ in looks):,}", further=further)  # fmt: skip
+            looked=f"{sum(looked for looked, _, _ in looks):,}", further=further)  # fmt: skip
 
 
 @option.verb(

@@ -23,7 +23,7 @@ FOUND = 10_000
 SENTENCES_WITHIN = 0.3
 PRESSING = ("leader", "workers", "failures", "sessions")
 """Areas that are asked for at each look: cheap, and what they find hurts at once. Each names its trouble
-within twelve seconds, so the page has it within fifteen.
+within twelve seconds, so the page has it within fifteen, where a look takes a tenth of a second at most.
 """
 SAMPLED_EVERY = timedelta(seconds=5)
 STOPPED_AFTER = timedelta(seconds=15)

@@ -28,8 +28,11 @@ document.addEventListener("htmx:finally:request", (event) => {
   live()?.classList.toggle("dim", !(answered && answered.status < 500));
 });
 
-// On a phone both rows of links are wider than the screen.
-for (const chosen of document.querySelectorAll("nav [aria-current]")) chosen.scrollIntoView({ block: "nearest", inline: "center" });
+// On a phone both rows of links are wider than the screen. Sideways only: the page stays at its top.
+for (const chosen of document.querySelectorAll("nav [aria-current]")) {
+  const row = chosen.closest("nav"), link = chosen.getBoundingClientRect(), shown = row.getBoundingClientRect();
+  row.scrollLeft += link.left + link.width / 2 - shown.left - shown.width / 2;
+}
 
 const places = { o: "/", d: "/dead", w: "/workers", s: "/schedules", p: "/pipelines" };
 let went = 0;
