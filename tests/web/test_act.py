@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 from browsing import OURS, asked, browse, do, shop, words
@@ -216,6 +217,26 @@ def test_a_session_in_the_way_is_ended_by_an_operator_alone(
     question, _ = asked(page, "end_session", pid=pid, began_at=html.unescape(form[1]))
     assert "There is nothing to do" in question
     assert "in nobody's way" in do(page, "end_session", **fields)
+
+
+def test_a_refusal_of_postgres_has_its_way_out(
+    orders: Engine, shared_database: str, open_session: Connect
+) -> None:
+    other = open_session()
+    other.execute("select pg_advisory_lock(trunq._lock_class('queue'), %s)", (orders.queue_id,))
+    began_at = fetch(other, "select backend_start from pg_stat_activity where pid = pg_backend_pid()")
+    owner = fetch(other, "select nspowner::regrole::text from pg_namespace where nspname = 'trunq'")
+    name = next(new_names("ender"))
+    orders.run(f"create role {name} login in role {owner}, pg_read_all_stats")
+    try:
+        with browse(make_conninfo(shared_database, user=name)) as page:
+            fields = {"pid": other.info.backend_pid, "began_at": began_at.isoformat()}
+            said = do(page, "end_session", **fields)
+        assert f"ole {name} may not end process" in said
+        assert "which superusers alone end" in said
+    finally:
+        orders.run(f"drop role {name}")
+    assert fetch(other, "select 1") == 1
 
 
 def test_what_the_database_refuses_is_said_and_changes_nothing(orders: Engine, page: TestClient) -> None:

@@ -132,6 +132,7 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
         assert found.violations_count == 0, f"{path}: {found.generate_report()}"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         assert page.evaluate(NARROW), path
+        assert page.evaluate("scrollY") == 0, path
 
 
 def test_script_in_every_text_of_a_message_does_nothing(
