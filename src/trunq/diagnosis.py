@@ -93,7 +93,10 @@ def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def _database(connection: psycopg.Connection, queues: int, disk: str | None) -> Iterator[Finding]:
-    if connection.execute("select to_regproc('trunq.diagnose') is null").fetchone() == (True,):
+    # Of one that is there twice, to_regproc knows nothing either.
+    of_ours = "where proname = 'diagnose' and pronamespace = to_regnamespace('trunq')"
+    asks = f"select exists (select from pg_proc {of_ours})".encode()
+    if connection.execute(asks).fetchone() == (False,):
         return
     # In one transaction: behind a pooler, the next one may be another session's.
     with connection.transaction():

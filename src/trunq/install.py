@@ -328,6 +328,7 @@ def render(since: int = 0, facade: str | None = None) -> str:
     parts = [
         f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}."
         " Run it with psql -f.",
+        _UNBOUNDED.replace(", true)", ", false)", 1),
         "begin isolation level read committed;",
         _PATH,
         _ENCODING,

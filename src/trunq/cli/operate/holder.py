@@ -21,6 +21,7 @@ app = option.noun(
 )
 
 COLUMNS = ("pid", "began_at", "finding")
+OTHERS = "trunq doctor names others, or what it may not look at, and says what helps."
 
 
 @option.verb(app, "list", "trunq session list", "trunq session list --json | jq '.[].pid'")
@@ -42,7 +43,9 @@ def list_sessions(
         for row in found
         if row.session is not None
     ]
-    write_rows(rows, COLUMNS, json, "No session is in the way.", csv)
+    others = len(found) - len(rows)
+    empty = "No session is in the way." if not others else f"No session that this role ends. {OTHERS}"
+    write_rows(rows, COLUMNS, json, empty, csv)
 
 
 @option.verb(app, "end", "trunq session end 4711", "# In a script", "trunq session end 4711 --yes --json")
@@ -59,13 +62,12 @@ def end(
     pg_read_all_stats and pg_signal_backend, and for a session of a superuser one of yours.
     """
     with client(database) as trunq:
-        named = [
-            row
-            for row in trunq.diagnose(1, areas=HOLDERS)
-            if row.session is not None and row.session[0] == pid
-        ]
+        found = trunq.diagnose(1, areas=HOLDERS)
+        named = [row for row in found if row.session is not None and row.session[0] == pid]
         began_at = next((row.session[1] for row in named if row.session is not None), None)
         if began_at is None:
+            if any(row.session is None for row in found):
+                raise Mistake(f"Process {pid} is none that this role ends. {OTHERS}")
             raise Mistake(f"Process {pid} is in nobody's way. trunq session list shows who is.")
         for row in named:
             err.print(in_shell(row.finding), markup=False)

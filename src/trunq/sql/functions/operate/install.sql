@@ -43,13 +43,10 @@ language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identi
   delete from trunq.former;
   insert into trunq.former (function)
   select p.oid::regprocedure::text from pg_proc p
-  where p.pronamespace = 'trunq'::regnamespace and p.prokind = 'f' and age(p.xmin) > 0
-    -- A public one that has got more parameters: who calls it by fewer would be refused for meaning both.
-    and (starts_with(p.proname, '_') or exists (
-      select from pg_proc n where n.pronamespace = p.pronamespace and n.proname = p.proname and age(n.xmin) = 0))
+  where p.pronamespace = 'trunq'::regnamespace and starts_with(p.proname, '_') and p.prokind = 'f' and age(p.xmin) > 0
 $$;
 comment on function trunq._note_former is
-  'Notes the internal functions that this transaction, an upgrade, has not defined, and the public ones that it has defined with other parameters: those of a former version, for trunq._drop_former.';
+  'Notes the internal functions that this transaction, an upgrade, has not defined: those of a former version, for trunq._drop_former.';
 
 create or replace function trunq._outdate_queues(p_changes jsonb) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -28,7 +28,9 @@ begin
       when sqlstate 'TQ900' then
         null;
       when undefined_table then
-        null;  -- dropped meanwhile
+        if exists (select from trunq.queue q where q.queue_id = v_queue.queue_id) then
+          raise;
+        end if;  -- dropped meanwhile
     end;
   end loop;
   return query

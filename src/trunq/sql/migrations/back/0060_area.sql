@@ -1,0 +1,1 @@
+-- Functions are gone when this runs, and the migration made nothing else.
