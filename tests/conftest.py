@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from calling import ask, new_names
+from memory import in_memory
 from scope import ALL
 from trunq import embedded, install
 from trunq.embedded import Embedded
@@ -180,6 +182,12 @@ def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             seen.add((item.path, name))
 
 
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the collector of garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         majors = chosen_majors(metafunc.config, metafunc.definition)
@@ -208,7 +216,8 @@ def servers() -> Iterator[Callable[[int], Embedded]]:
 
     def start(major: int) -> Embedded:
         if major not in running:
-            running[major] = embedded.start(major=major, settings=QUICK)
+            with in_memory():
+                running[major] = embedded.start(major=major, settings=QUICK)
             with psycopg.connect(running[major].dsn, autocommit=True) as connection:
                 connection.execute(f"create database {TEMPLATE}")
                 install.install(make_conninfo(running[major].dsn, dbname=TEMPLATE))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 
+from memory import in_memory
 from trunq import embedded, install
 from trunq.embedded import Embedded
 
@@ -27,7 +28,8 @@ def copied_server(
 ) -> Iterator[Embedded]:
     """A server of a version, else the newest. Its database `postgres` has trunq; `template1` is empty."""
     chosen = major or embedded.majors()[0]
-    directory = Path(tempfile.mkdtemp(prefix="trunq-copy-"))
+    with in_memory():
+        directory = Path(tempfile.mkdtemp(prefix="trunq-copy-"))
     try:
         subprocess.run(["cp", "-a", _original(chosen) / "data", directory / "data"], check=True)
         with embedded.start(directory, chosen, settings) as server:
@@ -39,7 +41,8 @@ def copied_server(
 @cache
 def _original(major: int) -> Path:
     """The directory of a server that has stopped, and is copied: one a process of the tests."""
-    directory = Path(tempfile.mkdtemp(prefix="trunq-original-"))
+    with in_memory():
+        directory = Path(tempfile.mkdtemp(prefix="trunq-original-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     with embedded.start(directory, major, {"fsync": "off"}) as server:
         install.install(server.dsn)

@@ -14,6 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from copying import copied_server
+from memory import in_memory
 from trunq import embedded
 from trunq.embedded import Embedded
 from waiting import wait_until
@@ -74,7 +75,8 @@ def primary_and_standby(
     major: int, *, retention: str = "1 day", standby_settings: Mapping[str, str] | None = None
 ) -> Iterator[Pair]:
     """Start the two."""
-    directory = Path(tempfile.mkdtemp(prefix="trunq-standby-"))
+    with in_memory():
+        directory = Path(tempfile.mkdtemp(prefix="trunq-standby-"))
     try:
         with copied_server(major) as primary:
             one(primary.dsn, "select trunq.create_queue('q', %s)", retention)
