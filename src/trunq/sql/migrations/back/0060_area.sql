@@ -1,1 +1,6 @@
--- Functions are gone when this runs, and the migration made nothing else.
+do $$
+begin
+  if to_regprocedure('trunq.diagnose(integer, text[])') is not null then
+    drop function trunq.diagnose(integer, text[]);
+  end if;
+end $$;
