@@ -113,7 +113,7 @@ async def test_an_event_loop_has_the_same_policy() -> None:
 
 def test_no_other_place_has_a_policy_of_its_own() -> None:
     """But requests to APIs, whose answers say how long to wait, transactions that met each other; writers of
-    one Delta log use the pauses of the one policy.
+    one Delta log, and who listens, use the pauses of the one policy.
     """
     built = re.compile(r"tenacity|pause_after\(|stop_after_|wait_(?:exponential|fixed|random)|2\.0 \*\*")
     found = {
@@ -123,6 +123,8 @@ def test_no_other_place_has_a_policy_of_its_own() -> None:
     }
     assert found == {
         "arrow/delta.py",
+        "client/_async/log/listen.py",
+        "client/_sync/log/listen.py",
         "connection/backoff.py",
         "pipeline/request.py",
         "worker/slot/transaction.py",

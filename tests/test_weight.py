@@ -76,6 +76,7 @@ def test_all_that_trunq_exports_is_found_though_it_is_loaded_later() -> None:
 BROUGHT_BY = {
     "adbc_driver_manager": "adbc-driver-manager",
     "adbc_driver_postgresql": "adbc-driver-postgresql",
+    "markupsafe": "jinja2",
     "openlineage": "openlineage-python",
     "opentelemetry": "opentelemetry-api",
     "py4j": "pyspark",

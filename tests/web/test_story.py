@@ -106,11 +106,11 @@ class Night:
         client = application.state.database.client
         diagnose = client.diagnose
 
-        async def heard(*, connection: Any, **named: Any) -> Any:
+        async def heard(*queues: int, connection: Any, **named: Any) -> Any:
             cursor = await connection.execute("select trunq.clock(), trunq.sampled_at()")
             at, sampled_at = await cursor.fetchone()
-            found = await diagnose(connection=connection, **named)
-            if "areas" in named:
+            found = await diagnose(*queues, connection=connection, **named)
+            if not queues and "areas" in named:
                 self.looks.append(Look(at, sampled_at, "\n".join(each.finding for each in found)))
             return found
 

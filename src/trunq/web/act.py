@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, cast
@@ -18,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from trunq.errors import InvalidArgument
 from trunq.record.operate import HOLDERS
 from trunq.web import sweeping
-from trunq.web.call import Call, Question, messages
+from trunq.web.call import Call, Question, messages, parsed
 from trunq.web.database import PATIENT_WITHIN
 from trunq.web.guard import root_of
 from trunq.web.page import HIDDEN, Desk, asking, moment, text, whole
@@ -28,7 +27,7 @@ from trunq.word import Start
 TYPED_FROM: Final = 1_000
 """From so many messages on, a purge wants the name of the queue typed."""
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-"""One question at a time: it may count for long, and leaves the other connections to the pages."""
+"""One question at a time: it may look at each of many, and leaves the other connections to the pages."""
 
 
 async def pause_subscription(call: Call) -> str:
@@ -144,7 +143,7 @@ async def tick(call: Call) -> str:
 async def publish(call: Call) -> str:
     """Publish what the form says."""
     queue, content = call.need("queue"), text(call.given, "payload")
-    payload, headers = _json("payload", content), _json("headers", text(call.given, "headers"))
+    payload, headers = parsed("payload", content), parsed("headers", text(call.given, "headers"))
     if HIDDEN in (payload, headers):
         raise InvalidArgument(
             "what is hidden here cannot be copied", "write the payload and the headers anew"
@@ -409,15 +408,6 @@ def _until(until: Any) -> str:
     return f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
 
 
-def _json(name: str, value: str | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise InvalidArgument(f"the {name} is no JSON: {error}") from None
-
-
 ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
     each.__name__: each
     for each in (
@@ -464,12 +454,12 @@ async def ask(desk: Desk, request: Request) -> Response:
     verb = str(request.path_params["verb"])
     if verb not in QUESTIONS:
         raise HTTPException(404)
-    given = request.query_params
-    # Somebody waits for it, and of many that are dead it looks at each.
     turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore())
     async with turn, desk.database.reading(PATIENT_WITHIN) as connection:
-        question = await QUESTIONS[verb](Call(desk.database.client, connection, given, desk.hidden))
-    return desk.page(request, "ask.html", verb=verb, question=question, back=_back(request, given))
+        call = Call(desk.database.client, connection, request.query_params, desk.hidden)
+        question = await QUESTIONS[verb](call)
+    back = _back(request, request.query_params)
+    return desk.page(request, "ask.html", verb=verb, question=question, back=back)
 
 
 async def do(desk: Desk, request: Request) -> Response:

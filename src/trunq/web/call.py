@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,3 +53,13 @@ class Question:
 def messages(n: int, what: str = "") -> str:
     """So many messages, in words."""
     return f"{n:,} {what}message{'' if n == 1 else 's'}"
+
+
+def parsed(name: str, value: str | None) -> Any:
+    """What a field has as JSON. Raises InvalidArgument where it is none."""
+    if value is None:
+        return None
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise InvalidArgument(f"the {name} is no JSON: {error}") from None
