@@ -109,6 +109,7 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
     )
     held = orders.lease(10, worker="worker-7.eu-central-1.compute.internal")
     orders.answer("reject", held, errors=[long] * len(held.ids))
+    orders.ask("start_sweep", act="requeue", kind="k" * 300)
     queue = f"/queues/{orders.queue}"
     paths = [
         "/",

@@ -23,10 +23,10 @@ from trunq.cli.operate import (
     conversion,
     db,
     doctor,
-    holder,
     leader,
     overview,
     role,
+    session,
     status,
     subscription,
     web,
@@ -105,7 +105,7 @@ for name, noun in (
     # Those of queue.py, and conversion.
     ("queue", conversion.app),
     ("workers", hold.app),
-    ("session", holder.app),
+    ("session", session.app),
     ("subscription", subscription.app),
     # Those of stream.py, and movers.
     ("stream", mover.app),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -54,6 +55,15 @@ class DeadGroup(NamedTuple):
     looked: int
     looked_to: int | None
     looked_to_at: datetime
+
+
+def look_of(groups: Iterable[DeadGroup]) -> tuple[int, int | None, datetime | None]:
+    """How many dead messages a look saw, `before` of the next one and the time back to there; None: it saw
+    all. For a role that sees several queues it is a look at each, and they came differently far.
+    """
+    looks = {(group.looked, group.looked_to, group.looked_to_at) for group in groups}
+    further = max(((to, at) for _, to, at in looks if to is not None), default=(None, None))
+    return sum(looked for looked, _, _ in looks), *further
 
 
 class Sweep(NamedTuple):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
@@ -18,7 +16,7 @@ from trunq.errors import InvalidArgument
 from trunq.record.operate import HOLDERS
 from trunq.web import sweeping
 from trunq.web.call import Call, Question, messages, parsed
-from trunq.web.database import PATIENT_WITHIN
+from trunq.web.database import PATIENT_WITHIN, Turns
 from trunq.web.guard import root_of
 from trunq.web.page import HIDDEN, Desk, asking, moment, text, whole
 from trunq.web.pages.dead import COUNTED, filter_of
@@ -26,8 +24,8 @@ from trunq.word import Start
 
 TYPED_FROM: Final = 1_000
 """From so many messages on, a purge wants the name of the queue typed."""
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-"""One question at a time: it may look at each of many, and leaves the other connections to the pages."""
+_questions = Turns()
+"""A question may look at each of many messages."""
 
 
 async def pause_subscription(call: Call) -> str:
@@ -454,8 +452,7 @@ async def ask(desk: Desk, request: Request) -> Response:
     verb = str(request.path_params["verb"])
     if verb not in QUESTIONS:
         raise HTTPException(404)
-    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore())
-    async with turn, desk.database.reading(PATIENT_WITHIN) as connection:
+    async with _questions.turn(), desk.database.reading(PATIENT_WITHIN) as connection:
         call = Call(desk.database.client, connection, request.query_params, desk.hidden)
         question = await QUESTIONS[verb](call)
     back = _back(request, request.query_params)

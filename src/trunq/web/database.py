@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection
@@ -57,6 +58,17 @@ class Panel(Generic[T]):
     rows: T | None
     why: str | None = None
     age: float = 0.0
+
+
+class Turns:
+    """One at a time in each event loop, of what takes long: pages have the other connections."""
+
+    def __init__(self) -> None:
+        self._of: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def turn(self) -> asyncio.Semaphore:
+        """What the running loop's are entered by."""
+        return self._of.setdefault(asyncio.get_running_loop(), asyncio.Semaphore())
 
 
 class Database:

@@ -220,6 +220,16 @@ def asking(**values: Any) -> str:
     return urlencode({name: value for name, value in values.items() if value not in (None, "")})
 
 
+class Shown:
+    """A row of a list with what its page shows besides."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._row, name)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a list: the name of a field, and how it is shown."""

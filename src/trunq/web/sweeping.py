@@ -6,14 +6,13 @@ import asyncio
 import logging
 from datetime import datetime
 from typing import Any, Final, cast, get_args
-from weakref import WeakKeyDictionary
 
 import psycopg
 
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, TrunqError
 from trunq.web.call import Call, Question, messages
-from trunq.web.database import Database
+from trunq.web.database import Database, Turns
 from trunq.web.page import moment, text, whole
 from trunq.web.pages.dead import filter_of
 from trunq.web.pages.message import wanted_of
@@ -34,8 +33,8 @@ FILTERS_OF: Final = {"fingerprint": "error"}
 
 log = logging.getLogger("trunq.web")
 _carrying: set[asyncio.Task[None]] = set()
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-"""One part at a time, in turn: a group in many queues leaves the other connections to the pages."""
+_parts = Turns()
+"""A group in many queues is many sweeps."""
 
 
 async def now(call: Call) -> datetime:
@@ -174,11 +173,10 @@ def carry(database: Database, queue: str, id: int, who: str) -> None:
 
 
 async def _carry(database: Database, queue: str, id: int, who: str) -> None:
-    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore())
     tries = 0
     while tries < TRIES:
         try:
-            async with turn, database.changing(who) as connection:
+            async with _parts.turn(), database.changing(who) as connection:
                 more = await database.client.carry_sweep(queue, id, connection=connection)
         except (psycopg.Error, TrunqError, OSError, TimeoutError) as error:
             log.warning("sweep %s of %s: %s", id, queue, first_line(error))

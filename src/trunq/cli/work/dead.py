@@ -15,6 +15,7 @@ from trunq.cli.ground.output import Row, print_fact, say, with_age, write_json, 
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.work.choice import WHICH, Choice
 from trunq.cli.work.sweep import sweep_all
+from trunq.record.dead import look_of
 from trunq.word import Reason
 
 app = option.noun(
@@ -134,18 +135,15 @@ def groups(
     quotes, numbers, long hexadecimal words. `trunq dead requeue --fingerprint` takes one.
     """
     with client(database) as trunq:
-        found: list[Row] = [
-            row._asdict() for row in trunq.list_dead_groups(queue, subscription, look, before)
-        ]
+        groups = trunq.list_dead_groups(queue, subscription, look, before)
+    found: list[Row] = [group._asdict() for group in groups]
     shown = found if json or csv else [{**row, "kinds": ", ".join(row["kinds"])} for row in found]
     where = "No queue" if queue is None else f"Queue {queue}"
     write_rows(shown, GROUPS, json, f"{where} has {'' if queue is None else 'no '}dead messages.", csv)
-    # Of a role that sees several queues, a look at each.
-    looks = {(row["looked"], row["looked_to"], row["looked_to_at"]) for row in found}
-    further = max((to for _, to, _ in looks if to is not None), default=None)
+    looked, further, _ = look_of(groups)
     if further is not None and not (json or csv):
         say("It looked at the newest {looked}; go on with: --before {further}",
-            looked=f"{sum(looked for looked, _, _ in looks):,}", further=further)  # fmt: skip
+            looked=f"{looked:,}", further=further)  # fmt: skip
 
 
 @option.verb(

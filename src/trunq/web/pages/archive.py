@@ -8,21 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq import display
-from trunq.web.page import Column, Desk, Section
+from trunq.web.page import Column, Desk, Section, Shown
 
 
-class _Kept:
+class _Kept(Shown):
     """An archive, with its times in words."""
 
     def __init__(self, row: Any) -> None:
-        self._row = row
+        super().__init__(row)
         self.kept_for = "ever" if row.archive_for is None else display.interval(row.archive_for)
         self.from_month, self.to_month = (
             f"{month:%B %Y}" if month else None for month in (row.first_month, row.last_month)
         )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)
 
 
 async def show(desk: Desk, request: Request) -> Response:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq.record import DeadGroup
+from trunq.record.dead import look_of
 from trunq.web.database import Panel
 from trunq.web.page import HIDDEN, Desk, text, whole
 from trunq.web.pages.overview import statuses
@@ -95,10 +96,7 @@ def _look(rows: list[DeadGroup]) -> Look:
         if group.last is None or row.last_died_at > group.last:
             group.last, group.newest, group.error = row.last_died_at, row, row.error
     ordered = sorted(found.values(), key=lambda group: -group.messages)
-    # One look; of a role that sees several queues one of each, and they came differently far.
-    looks = {(row.looked, row.looked_to, row.looked_to_at) for row in rows}
-    to, to_at = max(((to, at) for _, to, at in looks if to is not None), default=(None, None))
-    return Look(ordered, sum(looked for looked, _, _ in looks), to, to_at)
+    return Look(ordered, *look_of(rows))
 
 
 async def sweeps(desk: Desk, queue: str | None, *acts: str) -> Panel[list[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunq.web.page import Act, Column, Desk, Section
+from trunq.web.page import Act, Column, Desk, Section, Shown
 
 SHOWN = 200
 
@@ -68,16 +68,14 @@ async def show(desk: Desk, request: Request) -> Response:
     )
 
 
-class _Lane:
+class _Lane(Shown):
     """A lane of a subscription."""
 
     def __init__(self, subscription: str, row: Any) -> None:
-        self._row, self.subscription = row, subscription
+        super().__init__(row)
+        self.subscription = subscription
         # Lanes by key have no priority, and those by priority no name.
         priority = f"priority {row.priority}" if row.priority or not row.lane else ""
         self.named = ", ".join(filter(None, (row.lane, priority)))
         self.waiting = f"{row.depth:,}{'+' if row.is_more else ''}"
         self.state = "paused" if row.is_paused else ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)

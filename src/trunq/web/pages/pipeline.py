@@ -9,25 +9,22 @@ from starlette.responses import Response
 
 from trunq.errors import PipelineNotFound
 from trunq.web.database import Panel
-from trunq.web.page import Act, Column, Desk, Section
+from trunq.web.page import Act, Column, Desk, Section, Shown
 
 RUNS = 50
 INSTANCES = 100
 
 
-class _State:
+class _State(Shown):
     """A pipeline, with its state in a word."""
 
     def __init__(self, row: Any) -> None:
-        self._row = row
+        super().__init__(row)
         self.way = f"{row.source}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
         ) or ("failed" if row.error else "")
         self.bad_rows = row.quarantined or None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)
 
 
 def _acts(row: Any) -> list[Act]:

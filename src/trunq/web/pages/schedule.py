@@ -10,7 +10,7 @@ from starlette.responses import Response
 from trunq import display
 from trunq.errors import ScheduleNotFound
 from trunq.web.database import Panel
-from trunq.web.page import Act, Column, Desk, Section
+from trunq.web.page import Act, Column, Desk, Section, Shown
 
 AHEAD = 5
 RUNS = 50
@@ -31,15 +31,13 @@ def _acts(row: Any) -> list[Act]:
     ]
 
 
-class _Ruled:
+class _Ruled(Shown):
     """A schedule with its rule in words."""
 
     def __init__(self, row: Any) -> None:
-        self._row, self.rule = row, _rule(row)
+        super().__init__(row)
+        self.rule = _rule(row)
         self.state = "paused" if row.paused else "error" if row.error else ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)
 
 
 async def _listed(desk: Desk) -> Panel[list[_Ruled]]:

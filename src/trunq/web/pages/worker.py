@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq import display
-from trunq.web.page import Act, Column, Desk, Section
+from trunq.web.page import Act, Column, Desk, Section, Shown
 from trunq.web.pages.overview import findings
 
 AREAS = ("leader", "workers", "bells")
@@ -19,18 +19,15 @@ NAMED = 3
 """Of the messages that a worker handles, so many are named."""
 
 
-class _Report:
+class _Report(Shown):
     """What a worker said, with what it handles in words."""
 
     def __init__(self, row: Any) -> None:
-        self._row = row
+        super().__init__(row)
         told = [_handled(each, row.seen_at) for each in row.handling[:NAMED]]
         if len(row.handling) > NAMED:
             told.append(f"{len(row.handling) - NAMED} more")
         self.handles = ", ".join(told)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)
 
 
 def _handled(message: dict[str, Any], seen_at: datetime) -> str:

@@ -77,11 +77,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     union all
     select d.finding, d.hint from trunq._diagnose_bells(null) d
     union all
-    select w.warning, w.hint from trunq._warn_refused(null) w
-    union all
-    select w.warning, w.hint from trunq._warn_locked(null) w
-    union all
-    select w.warning, w.hint from trunq._warn_idle(null) w) f
+    select w.warning, w.hint from trunq._warn_sessions(null) w) f
   cross join lateral (select regexp_match(f.hint, 'select trunq\.end_session\((\d+), ''([^'']+)''\)') as found) m
   where m.found is not null
 $$;
