@@ -9,6 +9,8 @@ from typing import Any
 
 LONGEST = 48
 """Characters of a text in a table; a longer one is cut."""
+FLEXIBLE = ("error", "finding")
+"""Columns whose text is as long as there is room."""
 HIDDEN = "(hidden here)"
 FILTERS = {
     "state": "{}",
@@ -27,10 +29,10 @@ FILTERS = {
 
 def cell(column: str, value: Any) -> str:
     """A value in a table: an id without separators, a long text cut."""
-    if column == "id":
+    if value is not None and (column in ("id", "pid") or column.endswith("_id")):
         return str(value)
     shown = text(value)
-    if column == "error":
+    if column in FLEXIBLE:
         # The other lines say where in the code it happened; `trunq message show` prints them all.
         return shown.partition("\n")[0]
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"

@@ -22,6 +22,10 @@ def test_a_session_in_the_way_is_shown_asked_about_and_ended(
             "select pg_advisory_lock(trunq._lock_class('queue'), queue_id)"
             " from trunq.queue where name = 'mail'"
         )
+        shown = trunq("session", "list").said
+        # As it is typed, and why it is in the way.
+        assert f" {pid} " in shown
+        assert "holds the lock of queue" in shown
         (row,) = trunq("session", "list", "--json").json
         assert row["pid"] == int(pid)
         assert 'application "notebook of eve" holds the lock of queue "mail"' in row["finding"]

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from trunq.cli.ground.table import Column, draw
-from trunq.display import cell, interval, label, plain, text
+from trunq.display import FLEXIBLE, cell, interval, label, plain, text
 
 Row = Mapping[str, Any]
 
@@ -135,4 +135,4 @@ def table(rows: Sequence[Row], columns: Sequence[str], room: int) -> RenderableT
 def _column(name: str, values: Sequence[Any]) -> Column:
     is_number = all(isinstance(value, int | float | timedelta | None) for value in values)
     cells = [Text(cell(name, value)) for value in values]
-    return Column(label(name), cells, is_number, is_flexible=name == "error")
+    return Column(label(name), cells, is_number, is_flexible=name in FLEXIBLE)
