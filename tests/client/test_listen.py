@@ -52,14 +52,17 @@ def test_another_thread_ends_a_loop_that_waits(client: Client) -> None:
     with ThreadPoolExecutor(2) as threads:
         for each in listening:
             each.__enter__()
-        loops = [threads.submit(list, each) for each in listening]
+        heard: list[Any] = [[], []]
+        loops = [threads.submit(into.extend, each) for into, each in zip(heard, listening, strict=True)]
         client.publish("orders", 1)
         client.notify("news", 1)
-        for each in listening:
-            wait_until(lambda heard=each: heard._inbox._waiting)
+        for each, into in zip(listening, heard, strict=True):
+            # A loop that waits before its first is not the one that waits behind it.
+            wait_until(lambda each=each, into=into: into and each._inbox._waiting)
             each.close()
-        heard, told = (loop.result(PATIENCE) for loop in loops)
-    assert [type(each) for each in heard + told] == [Heard, Notification]
+        for loop in loops:
+            loop.result(PATIENCE)
+    assert [[type(one) for one in each] for each in heard] == [[Heard], [Notification]]
 
 
 def test_a_publisher_wakes_a_listener_that_rests_and_workers_beside_it(

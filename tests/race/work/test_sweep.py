@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -9,6 +11,7 @@ import pytest
 
 from calling import ask, call, new_names
 from engine import Engine
+from waiting import wait_until
 
 PART = 10_000
 
@@ -69,6 +72,21 @@ def test_a_drop_waits_for_the_part_under_way(work: Engine, open_session: Any) ->
     one.commit()
 
 
+def turns_until_it_ends(
+    work: Engine, sweep: int, take_turn: Callable[[], object]
+) -> dict[int, tuple[str, str | None]]:
+    """The state and error of each sweep once this one has ended: other tests may have left sweeps, too."""
+    states: dict[int, tuple[str, str | None]] = {}
+
+    def has_ended() -> bool:
+        take_turn()
+        states.update((row.sweep_id, (row.state, row.error)) for row in call(work.connection, "list_sweeps"))
+        return states[sweep][0] != "running"
+
+    wait_until(has_ended)
+    return states
+
+
 def test_a_row_that_somebody_holds_keeps_the_leader_from_nothing_else(
     work: Engine, open_session: Any
 ) -> None:
@@ -79,9 +97,7 @@ def test_a_row_that_somebody_holds_keeps_the_leader_from_nothing_else(
     assert ask(one, "purge", queue=work.queue, limit=1) == 1
     # Of its line, which rotation is on, too, the budget is a minute.
     two.execute("set statement_timeout = '5s'")
-    for _ in range(3):
-        ask(two, "perform_duty", duty="sweep")
-    states = {row.sweep_id: (row.state, row.error) for row in call(two, "list_sweeps")}
+    states = turns_until_it_ends(work, sweep, partial(ask, two, "perform_duty", duty="sweep"))
     assert states[sweep] == ("finished", None)
     assert [(state, "lock timeout" in error) for state, error in (states[each] for each in held)] == [
         ("running", True)
@@ -95,10 +111,7 @@ def test_a_part_that_takes_too_long_lets_the_others_have_their_turn(work: Engine
     sweep = Engine(two, next(new_names("other"))).create().ask("start_sweep", act="purge")
     assert ask(one, "purge", queue=work.queue, limit=1) == 1
     two.execute("set statement_timeout = '100ms'")
-    for _ in range(10):
-        ask(two, "sweep")
-    two.execute("set statement_timeout = 0")
-    states = {row.sweep_id: (row.state, row.error) for row in call(two, "list_sweeps")}
+    states = turns_until_it_ends(work, sweep, partial(ask, two, "sweep"))
     assert states[sweep] == ("finished", None)
     assert "statement timeout" in states[held][1]
     one.rollback()
