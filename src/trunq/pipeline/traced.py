@@ -40,8 +40,8 @@ class Tracing:
             yield None
             return
         about: dict[str, str | int] = {"trunq.pipeline": run.pipeline, "trunq.run": run.number}
-        with self._telemetry.inside(name, about) as span:
-            yield span
+        with self._telemetry.inside(name, about) as work:
+            yield work.span
 
 
 class Told:

@@ -7,112 +7,30 @@ It needs `pip install 'trunq[otel]'`; where spans and figures go to is said to O
 else of trunq imports this module: who gives no Telemetry pays for a branch.
 
     convention   the names of spans, attributes and metrics
+    origin       the span that published a message
+    span         a span while it is open
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from time import perf_counter, time_ns
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import time_ns
+from typing import Any
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TracerProvider
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from opentelemetry.trace import Link, SpanKind, TracerProvider
 except ModuleNotFoundError as error:
     raise ImportError("trunq.telemetry needs opentelemetry-api: pip install 'trunq[otel]'") from error
 
 from trunq.telemetry import convention as named
+from trunq.telemetry.origin import ALONE, MOST_LINKS, W3C, Received, Traced, links, origin_of
+from trunq.telemetry.span import Attributes, Opened, Work, fail, safely
 
-log = logging.getLogger("trunq.telemetry")
-
-MOST_LINKS: Final = 128
-"""Links of the span of a batch: OpenTelemetry keeps no more of any span, unless it is told to."""
-
-_W3C: Final = TraceContextTextMapPropagator()
-_ALONE: Final = Context()
-"""A span that begins in it is the first of its trace, whatever runs around it."""
-
-Attributes = dict[str, str | int]
-
-
-class Traced(Protocol):
-    """A message, as far as a span tells of it."""
-
-    @property
-    def id(self) -> int:
-        """Its id."""
-
-    @property
-    def headers(self) -> Any:
-        """Its headers, decoded."""
-
-
-class Received(Traced, Protocol):
-    """A message under a lease."""
-
-    @property
-    def queue(self) -> str:
-        """Its queue."""
-
-    @property
-    def subscription(self) -> str:
-        """Whose it is."""
-
-    @property
-    def kind(self) -> str | None:
-        """Its kind."""
-
-    @property
-    def attempt(self) -> int:
-        """How often it was handed out."""
-
-
-class Work:
-    """What a span is open for."""
-
-    def __init__(self, span: Span, attributes: Attributes) -> None:
-        self._span = span
-        self._linked = 0
-        self.attributes = attributes
-        """Those of its figures, too."""
-        self.count = 1
-        """Messages that it was about."""
-
-    def published(self, published: Any) -> None:
-        """These ids, or this one, or records that have them."""
-        found = (
-            published if isinstance(published, list | tuple) and not hasattr(published, "id") else [published]
-        )
-        self.count = sum(getattr(each, "is_new", True) for each in found)
-        if len(found) == 1:
-            self._span.set_attribute(named.MESSAGE_ID, str(getattr(found[0], "id", found[0])))
-        else:
-            self._span.set_attribute(named.COUNT, len(found))
-
-    def copied(self, count: int) -> None:
-        """So many, by COPY."""
-        self.count = count
-        self._span.set_attribute(named.COUNT, count)
-
-    def read(self, message: Traced) -> None:
-        """One more message of a stream's batch: the first of them are linked to their publishers' spans."""
-        self.count += 1
-        if self._linked < MOST_LINKS and (origin := origin_of(message)) is not None:
-            self._span.add_link(origin)
-            self._linked += 1
-
-    def ended(self, outcome: str) -> None:
-        """What the handler's answer says."""
-        self._span.set_attribute(named.OUTCOME, outcome)
-
-    def count_read(self) -> None:
-        """Say how many messages were read."""
-        self._span.set_attribute(named.COUNT, self.count)
+__all__ = ["MOST_LINKS", "Telemetry", "Work"]
 
 
 class Telemetry:
@@ -152,26 +70,20 @@ class Telemetry:
     def inject(self, _queue: str, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         """The headers with the context of the span that is open: an injector of a client."""
         carrier: dict[str, str] = {}
-        _W3C.inject(carrier)
+        W3C.inject(carrier)
         return {**headers, **carrier}
 
-    @contextmanager
-    def publishing(self, queue: str, kind: Any = None) -> Iterator[Work]:
+    def publishing(self, queue: str, kind: Any = None) -> Opened:
         """A span for a call that publishes, which is the current one in it."""
         attributes = _about("publish", named.SEND, queue)
         more: Attributes = {} if kind is None else {named.KIND: str(kind)}
-        with self._calling(f"publish {queue}", SpanKind.PRODUCER, attributes, more) as work:
-            yield work
         # Only what was published counts.
-        with _harmless():
-            self._sent.add(work.count, attributes)
+        return self._calling(f"publish {queue}", SpanKind.PRODUCER, attributes, more, self._count_sent)
 
-    @contextmanager
-    def settling(self, function: str, queue: str, subscription: str, ids: Sequence[int]) -> Iterator[None]:
+    def settling(self, function: str, queue: str, subscription: str, ids: Sequence[int]) -> Opened:
         """A span for a call that answers."""
         attributes = _about(function, named.SETTLE, queue, subscription)
-        with self._calling(f"{function} {queue}", SpanKind.CLIENT, attributes, _ids(ids)):
-            yield
+        return self._calling(f"{function} {queue}", SpanKind.CLIENT, attributes, _ids(ids))
 
     def settled(
         self,
@@ -192,104 +104,69 @@ class Telemetry:
         """A lease asked for at `began` (nanoseconds) got messages; one that gets none has no span."""
         attributes = _about("lease", named.RECEIVE, queue, subscription)
         self._over(f"lease {queue}", attributes, _ids([each.id for each in messages]), began, None, messages)
-        with _harmless():
-            self._consumed.add(len(messages), attributes)
+        safely(self._consumed.add, len(messages), attributes)
 
     def refused(self, queue: str, subscription: str, began: int, error: BaseException) -> None:
         """A lease raised."""
         attributes = _about("lease", named.RECEIVE, queue, subscription)
         self._over(f"lease {queue}", attributes, {}, began, error)
 
-    @contextmanager
-    def processing(self, messages: Sequence[Received]) -> Iterator[Work]:
+    def processing(self, messages: Sequence[Received]) -> Opened:
         """A span for a handler, which is the current one in it; for several messages one, with links to those
         that published the first of them.
         """
         first = messages[0]
         attributes = _about("process", named.PROCESS, first.queue, first.subscription)
-        if len(messages) == 1:
-            more: Attributes = {named.MESSAGE_ID: str(first.id), named.ATTEMPT: first.attempt}
-            if first.kind is not None:
-                more[named.KIND] = first.kind
-            parent = _parent_of(first) if self._parent else None
-            links = [] if parent else _links(messages)
-        else:
-            more, parent, links = {named.COUNT: len(messages)}, None, _links(messages)
-        with self._processing(f"process {first.queue}", attributes, more, parent, links) as work:
-            yield work
+        if len(messages) > 1:
+            more: Attributes = {named.COUNT: len(messages)}
+            return self._processing(first.queue, attributes, more, ALONE, links(messages))
+        more = {named.MESSAGE_ID: str(first.id), named.ATTEMPT: first.attempt}
+        if first.kind is not None:
+            more[named.KIND] = first.kind
+        origin = origin_of(first)
+        if origin is None:
+            return self._processing(first.queue, attributes, more, ALONE, ())
+        if self._parent:
+            return self._processing(first.queue, attributes, more, origin.parent, ())
+        return self._processing(first.queue, attributes, more, ALONE, (Link(origin.span),))
 
-    @contextmanager
-    def reading(self, queue: str, subscription: str) -> Iterator[Work]:
+    def reading(self, queue: str, subscription: str) -> Opened:
         """A span for the batch of a stream: messages are linked as they are read."""
         attributes = _about("process", named.PROCESS, queue, subscription)
-        with self._processing(f"process {queue}", attributes, {}, None, []) as work:
-            work.count = 0
-            yield work
-            work.count_read()
-        with _harmless():
-            self._consumed.add(work.count, attributes)
+        start = partial(
+            self._tracer.start_span, f"process {queue}", ALONE, SpanKind.CONSUMER, dict(attributes)
+        )
+        return Opened(start, attributes, count=0, took=self._processed, then=self._count_read)
 
-    @contextmanager
-    def inside(self, name: str, attributes: Attributes) -> Iterator[Span]:
+    def inside(self, name: str, attributes: Attributes) -> Opened:
         """A span of a part of what a handler does. Of an error it has no stack: nobody redacts its causes."""
-        with (
-            self._current(name, None, SpanKind.INTERNAL, attributes) as span,
-            _failing(span, {}, has_stack=False),
-        ):
-            yield span
+        start = partial(self._tracer.start_span, name, None, SpanKind.INTERNAL, attributes)
+        return Opened(start, {}, has_stack=False)
 
-    @contextmanager
-    def _current(
+    def _processing(
+        self, queue: str, attributes: Attributes, more: Attributes, parent: Context, links: Sequence[Link]
+    ) -> Opened:
+        all = {**attributes, **more}
+        start = partial(self._tracer.start_span, f"process {queue}", parent, SpanKind.CONSUMER, all, links)
+        return Opened(start, attributes, took=self._processed)
+
+    def _calling(
         self,
         name: str,
-        context: Context | None,
         kind: SpanKind,
         attributes: Attributes,
-        links: Sequence[Link] = (),
-    ) -> Iterator[Span]:
-        """A span, which is the current one in it."""
-        span: Span = trace.INVALID_SPAN
-        token = None
-        with _harmless():
-            span = self._tracer.start_span(name, context, kind, attributes, links)
-            token = attach(trace.set_span_in_context(span))
-        try:
-            yield span
-        finally:
-            with _harmless():
-                if token is not None:
-                    detach(token)
-            with _harmless():
-                span.end()
-
-    @contextmanager
-    def _processing(
-        self,
-        name: str,
-        attributes: Attributes,
         more: Attributes,
-        parent: Context | None,
-        links: list[Link],
-    ) -> Iterator[Work]:
-        began, all = perf_counter(), {**attributes, **more}
-        with self._current(name, parent or _ALONE, SpanKind.CONSUMER, all, links) as span:
-            try:
-                with _failing(span, attributes):
-                    yield Work(span, attributes)
-            finally:
-                with _harmless():
-                    self._processed.record(perf_counter() - began, attributes)
+        then: Callable[[Work], None] | None = None,
+    ) -> Opened:
+        start = partial(self._tracer.start_span, name, None, kind, {**attributes, **more})
+        return Opened(start, attributes, took=self._took, then=then)
 
-    @contextmanager
-    def _calling(self, name: str, kind: SpanKind, attributes: Attributes, more: Attributes) -> Iterator[Work]:
-        began = perf_counter()
-        with self._current(name, None, kind, {**attributes, **more}) as span:
-            try:
-                with _failing(span, attributes):
-                    yield Work(span, attributes)
-            finally:
-                with _harmless():
-                    self._took.record(perf_counter() - began, attributes)
+    def _count_sent(self, work: Work) -> None:
+        self._sent.add(work.count, work.attributes)
+
+    def _count_read(self, work: Work) -> None:
+        work.span.set_attribute(named.COUNT, work.count)
+        self._consumed.add(work.count, work.attributes)
 
     def _over(
         self,
@@ -301,45 +178,25 @@ class Telemetry:
         messages: Sequence[Traced] = (),
     ) -> None:
         """A span for what is over."""
-        with _harmless():
-            span = self._tracer.start_span(name, None, SpanKind.CLIENT, {**attributes, **more}, (), began)
-            if span.is_recording():
-                for link in _links(messages):
-                    span.add_link(link.context)
-            if error is not None:
-                _fail(span, attributes, error)
-            span.end()
-            self._took.record((time_ns() - began) / 1e9, attributes)
+        safely(self._tell_over, name, attributes, more, began, error, messages)
 
-
-def origin_of(message: Traced) -> SpanContext | None:
-    """The span that published a message; None where its headers name none."""
-    context = _parent_of(message)
-    return None if context is None else trace.get_current_span(context).get_span_context()
-
-
-def _parent_of(message: Traced) -> Context | None:
-    try:
-        headers = message.headers
-    except (ValueError, RecursionError):
-        # JSON of Postgres' that is none of Python's: a number of thousands of digits.
-        return None
-    if not isinstance(headers, Mapping) or "traceparent" not in headers:
-        return None
-    # Anybody may publish headers that are no texts.
-    carrier = {name: headers.get(name) for name in ("traceparent", "tracestate")}
-    found = _W3C.extract({name: text for name, text in carrier.items() if isinstance(text, str)}, Context())
-    return found if trace.get_current_span(found).get_span_context().is_valid else None
-
-
-def _links(messages: Iterable[Traced]) -> list[Link]:
-    found: list[Link] = []
-    for message in messages:
-        if (origin := origin_of(message)) is not None:
-            found.append(Link(origin))
-            if len(found) == MOST_LINKS:
-                break
-    return found
+    def _tell_over(
+        self,
+        name: str,
+        attributes: Attributes,
+        more: Attributes,
+        began: int,
+        error: BaseException | None,
+        messages: Sequence[Traced],
+    ) -> None:
+        span = self._tracer.start_span(name, None, SpanKind.CLIENT, {**attributes, **more}, (), began)
+        if span.is_recording():
+            for link in links(messages):
+                span.add_link(link.context)
+        if error is not None:
+            fail(span, attributes, error)
+        span.end()
+        self._took.record((time_ns() - began) / 1e9, attributes)
 
 
 def _about(operation: str, type: str, queue: str, subscription: str | None = None) -> Attributes:
@@ -356,35 +213,3 @@ def _about(operation: str, type: str, queue: str, subscription: str | None = Non
 
 def _ids(ids: Sequence[int]) -> Attributes:
     return {named.MESSAGE_ID: str(ids[0])} if len(ids) == 1 else {named.COUNT: len(ids)}
-
-
-@contextmanager
-def _harmless() -> Iterator[None]:
-    """What samplers and processors of the user raise is said, and is no failure of a message."""
-    try:
-        yield
-    except Exception:
-        log.warning("telemetry failed, and the message goes on without", exc_info=True)
-
-
-@contextmanager
-def _failing(span: Span, attributes: Attributes, *, has_stack: bool = True) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        with _harmless():
-            _fail(span, attributes, error, has_stack=has_stack)
-        raise
-
-
-def _fail(span: Span, attributes: Attributes, error: BaseException, *, has_stack: bool = True) -> None:
-    name = type(error).__qualname__
-    attributes[named.ERROR_TYPE] = name
-    span.set_attribute(named.ERROR_TYPE, name)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
-    if not isinstance(error, Exception):
-        return
-    if has_stack:
-        span.record_exception(error)
-    else:
-        span.add_event("exception", {"exception.type": name, "exception.message": str(error)})

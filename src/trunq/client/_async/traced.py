@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from trunq.client.answered import Answered
 
 if TYPE_CHECKING:
-    from trunq.telemetry import Telemetry
+    from trunq.telemetry import Telemetry, Work
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,7 +51,9 @@ def leasing(function: Function) -> Function:
     return cast(Function, lease)
 
 
-def settling(telemetry: Telemetry | None, function: str, held: Answered) -> AbstractContextManager[None]:
+def settling(
+    telemetry: Telemetry | None, function: str, held: Answered
+) -> AbstractContextManager[Work | None]:
     """Around the call of an answer."""
     if telemetry is None:
         return nullcontext()
