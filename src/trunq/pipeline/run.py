@@ -234,7 +234,9 @@ class Executor:
                 self.control.let_go(run, asked.message_id, why, has_failed=has_failed)
             raise
         finally:
-            self.running.pop(asked.message_id, None)
+            # Once a lease is lost, its message may have come again meanwhile.
+            if self.running.get(asked.message_id) is run:
+                del self.running[asked.message_id]
 
     def _warm_for(self, pipeline: Pipeline) -> None:
         """Of JDBC, Spark's Java process asks what the database is asked. Raises Wait while it starts."""
