@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from trunq import Client
+from trunq.arrow import mark
 from trunq.pipeline import run
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.run import Executor
@@ -76,7 +77,7 @@ def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
 
 
 def start(dsn: str, asked: Asked, point: str = "") -> Any:
-    """Begin it."""
+    """Begin it. At a point that begins with `frozen`, it stops as if it was in a debugger."""
     process = _forkserver.Process(target=_run, args=(dsn, asked, point, DIRECTORY, ENVIRONMENT), daemon=True)
     process.start()
     return process
@@ -100,12 +101,22 @@ def strikes(rows: Any, context: Any) -> Any:
     return rows
 
 
+def _freeze() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _kill_java() -> None:
     java = next(each for each in psutil.Process().parents() if "java" in each.name())
     java.kill()
     # Nothing is done meanwhile: whoever lost its Java process is ended by the daemon of Spark's.
     java.wait()
     die()
+
+
+def _kill_own_java() -> None:
+    java = next(each for each in psutil.Process().children(recursive=True) if "java" in each.name())
+    java.kill()
+    java.wait()
 
 
 def _run(dsn: str, asked: Asked, point: str, directory: str, environment: dict[str, str]) -> None:
@@ -120,6 +131,13 @@ def _run(dsn: str, asked: Asked, point: str, directory: str, environment: dict[s
 def _arm(point: str) -> None:
     if point.startswith(("fetched", "landed")):
         _at_page(point)
+    elif point.startswith("frozen"):
+        # Nobody is to wait for a minute.
+        mark.PATIENCE = 1  # type: ignore[misc]
+        for owner, name in _AFTER[point.removeprefix("frozen ")]:
+            _wrap(owner, name, kill=_freeze)
+    elif point.startswith("java"):
+        _wrap(JdbcSink, {"marked": "_set_mark"}.get(point.split()[1], "commit"), kill=_kill_own_java)
     elif point in _BEFORE:
         _wrap(*_BEFORE[point], before=True)
     elif point in _AFTER:
@@ -191,8 +209,8 @@ def _wrap(owner: Any, name: str, *, before: bool = False, kill: Callable[[], Non
     original: Callable[..., Any] = getattr(owner, name)
 
     def wrapped(*given: Any, **named: Any) -> Any:
-        if not before:
-            original(*given, **named)
+        result = None if before else original(*given, **named)
         kill()
+        return original(*given, **named) if before else result
 
     setattr(owner, name, wrapped)

@@ -16,7 +16,7 @@ MOVED = {"format": "table", "table": "moved"}
 
 
 def in_turn(context: Any) -> Iterator[dict[str, Any]]:
-    """Each attempt says that it is there, by a file in the directory of the message, and waits for its own."""
+    """Each attempt says by a file in the directory of the message that it is there, and waits for its own."""
     number = len([*Path(context.message).glob("begun-*")]) + 1
     Path(context.message, f"begun-{number}").touch()
     go = Path(context.message, f"go-{number}")
@@ -33,7 +33,9 @@ def name(bench: Bench) -> str:
 def hold_of(bench: Bench, name: str) -> Any:
     """Until when somebody says that they are at the run."""
     return bench.one(
-        "select held_until from trunq.pipeline_run join trunq.pipeline using (pipeline_id) where name = %s", name
+        "select held_until from trunq.pipeline_run join trunq.pipeline p using (pipeline_id)"
+        " where p.name = %s",
+        name,
     )
 
 

@@ -19,7 +19,7 @@ class InHand:
 
     def __init__(self) -> None:
         self.runs: dict[threading.Event, Message] = {}
-        """By their events: a message whose lease was lost may come again before its first attempt has ended."""
+        """By their events: a message whose lease is lost may come again before its attempt has ended."""
         self.is_given_up = False
 
     @contextmanager
