@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from trunq import Client
+from trunq.arrow import mark
 from trunq.pipeline import run
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.run import Executor
@@ -52,6 +53,9 @@ DIRECTORY = "."
 ENVIRONMENT: dict[str, str] = {}
 """What its environment has besides."""
 
+_LONG = 900.0
+"""Seconds: on a machine that does ten things at once, a Java process takes minutes to start."""
+
 _forkserver = multiprocessing.get_context("forkserver")
 _forkserver.set_forkserver_preload(
     [
@@ -71,12 +75,15 @@ _forkserver.set_forkserver_preload(
 def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
     """Execute a run in another process, which dies at a point; its exit code."""
     process = start(dsn, asked, point)
-    process.join(300)
-    return process.exitcode if process.exitcode is not None else 0
+    process.join(_LONG)
+    if process.exitcode is None:
+        process.kill()
+    assert process.exitcode is not None, f"it neither ended nor died in {_LONG} s, on its way to {point!r}"
+    return int(process.exitcode)
 
 
 def start(dsn: str, asked: Asked, point: str = "") -> Any:
-    """Begin it."""
+    """Begin it. At a point that begins with `frozen`, it stops as if it was in a debugger."""
     process = _forkserver.Process(target=_run, args=(dsn, asked, point, DIRECTORY, ENVIRONMENT), daemon=True)
     process.start()
     return process
@@ -100,12 +107,22 @@ def strikes(rows: Any, context: Any) -> Any:
     return rows
 
 
+def _freeze() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _kill_java() -> None:
     java = next(each for each in psutil.Process().parents() if "java" in each.name())
     java.kill()
     # Nothing is done meanwhile: whoever lost its Java process is ended by the daemon of Spark's.
     java.wait()
     die()
+
+
+def _kill_own_java() -> None:
+    java = next(each for each in psutil.Process().children(recursive=True) if "java" in each.name())
+    java.kill()
+    java.wait()
 
 
 def _run(dsn: str, asked: Asked, point: str, directory: str, environment: dict[str, str]) -> None:
@@ -120,6 +137,13 @@ def _run(dsn: str, asked: Asked, point: str, directory: str, environment: dict[s
 def _arm(point: str) -> None:
     if point.startswith(("fetched", "landed")):
         _at_page(point)
+    elif point.startswith("frozen"):
+        # Nobody is to wait for a minute.
+        mark.PATIENCE = 1  # type: ignore[misc]
+        for owner, name in _AFTER[point.removeprefix("frozen ")]:
+            _wrap(owner, name, kill=_freeze)
+    elif point.startswith("java"):
+        _wrap(JdbcSink, {"marked": "_set_mark"}.get(point.split()[1], "commit"), kill=_kill_own_java)
     elif point in _BEFORE:
         _wrap(*_BEFORE[point], before=True)
     elif point in _AFTER:
@@ -191,8 +215,8 @@ def _wrap(owner: Any, name: str, *, before: bool = False, kill: Callable[[], Non
     original: Callable[..., Any] = getattr(owner, name)
 
     def wrapped(*given: Any, **named: Any) -> Any:
-        if not before:
-            original(*given, **named)
+        result = None if before else original(*given, **named)
         kill()
+        return original(*given, **named) if before else result
 
     setattr(owner, name, wrapped)

@@ -20,7 +20,7 @@ import pytest
 
 from trunq.pipeline.definition.storage import Storage
 from trunq.pipeline.storage import Entry, open_storage, split
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
@@ -71,7 +71,7 @@ class S3Server:
     def bucket(self) -> str:
         """A new bucket; its address."""
         name = f"bucket-{uuid.uuid4().hex[:12]}"
-        httpx.put(f"{self.url}/{name}").raise_for_status()
+        httpx.put(f"{self.url}/{name}", timeout=PATIENCE).raise_for_status()
         return f"s3://{name}"
 
     def open(self, address: str) -> Any:

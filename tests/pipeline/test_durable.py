@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -10,11 +11,13 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from pipeline.attempting import begin
 from pipeline.piping import Bench
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.run import Executor
 from trunq.pipeline.sink import directory, lake, parquet
 from trunq.pipeline.sink.directory import StageDirectory
+from trunq.pipeline.sink.table import TableSink
 
 TABLE = {"format": "table", "table": "source"}
 DELTA = {"format": "delta", "path": "moved"}
@@ -109,6 +112,29 @@ def test_a_sink_commits_to_the_disk_where_others_need_not(filled: Bench) -> None
     assert filled.one("show synchronous_commit") == "off"
     filled.run(filled.make(TABLE, {"format": "table", "table": "moved"}))
     assert filled.sql("select distinct how from moved") == [("on",)]
+
+
+def test_one_who_is_frozen_in_a_commit_is_waited_for_as_long_as_the_database_says_else_for_a_minute(
+    filled: Bench,
+) -> None:
+    how = "text default current_setting('idle_in_transaction_session_timeout')"
+    filled.sql(f"create table moved (id int, word text, how {how})")
+    name = filled.make(TABLE, {"format": "table", "table": "moved"})
+    filled.run(name)
+    assert filled.sql("select distinct how from moved") == [("1min",)]
+    database = filled.one("select current_database()")
+    filled.sql(f"alter database {database} set idle_in_transaction_session_timeout = '30s'")
+    filled.sql("delete from source; insert into source values (3, 'c')")
+    filled.run(name)
+    assert filled.sql("select id, how from moved where id = 3") == [(3, "30s")]
+
+
+def test_what_discards_a_stage_leaves_no_setting_to_who_uses_its_connection_next(filled: Bench) -> None:
+    made, run = begin(filled, filled.make(TABLE, {"format": "table", "table": "moved"}))
+    sink = TableSink(made, filled.dsn)
+    sink._connected = lambda: nullcontext(filled.connection)  # type: ignore[method-assign,assignment,return-value]
+    sink.discard(run())
+    assert filled.one("show lock_timeout") == "0"
 
 
 def test_the_row_of_an_attempt_is_on_the_disk_before_a_sink_has_its_number(filled: Bench) -> None:

@@ -19,6 +19,7 @@ import pytest
 from pipeline.databases import KINDS, Other, opened
 from pipeline.killing import POINTS, die, execute_and_die
 from pipeline.piping import Bench
+from pipeline.test_frozen import frozen
 from scope import ALL
 
 pytestmark = pytest.mark.usefixtures("spark", "_jdbc")
@@ -132,6 +133,35 @@ def test_a_task_is_killed_while_it_stages(
     assert (tmp_path / "struck").exists()
     # Spark did the task again, and the run knows of no failure.
     assert bench.client.list_runs(moving.pipeline)[0].attempts == 1
+    moving.check_leftovers()
+
+
+@pytest.mark.parametrize("point", ["marked", "committed"] if EVERY else ["marked"])
+@pytest.mark.parametrize("case", CASES[:1], ids="-".join)
+def test_the_java_process_is_killed_in_a_commit(
+    bench: Bench, other: Other, case: tuple[str, str], point: str
+) -> None:
+    moving = Moving(bench, other, case[1])
+    round, message = moving.ask()
+    # The runner lives, and its attempt has failed, whether the commit was done or not.
+    assert execute_and_die(bench.dsn, bench.asked(message), f"java {point}") == 1
+    error = bench.client.list_runs(moving.pipeline)[0].error
+    assert error is not None
+    assert error.startswith("EngineDied: the Java process of Spark ended during run")
+    moving.end(round, message, point)
+    assert bench.client.list_runs(moving.pipeline)[0].attempts == (2 if point == "marked" else 1)
+    moving.check_leftovers()
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_a_runner_that_is_frozen_in_its_commit_keeps_others_no_longer_than_it_may(
+    bench: Bench, other: Other, case: tuple[str, str]
+) -> None:
+    moving = Moving(bench, other, case[1])
+    for point in ("committing", "marked") if EVERY else [random.choice(["committing", "marked"])]:
+        round, message = moving.ask()
+        with frozen(bench, message, point):
+            moving.end(round, message, point)
     moving.check_leftovers()
 
 

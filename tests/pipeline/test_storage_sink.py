@@ -21,6 +21,7 @@ from pipeline.attempting import Attempt, begin
 from pipeline.killing import POINTS, execute_and_die, start
 from pipeline.piping import Bench
 from pipeline.storages import S3Server, SftpServer
+from pipeline.test_frozen import frozen
 from pipeline.test_protocol import ORDERS
 from scope import some
 from trunq.pipeline.errors import StageLost, StorageFailed
@@ -115,6 +116,23 @@ def test_killed_at_each_point_every_row_arrives_once(
         round, message = moving.ask()
         assert execute_and_die(bench.dsn, bench.asked(message), point) == -signal.SIGKILL, point
         moving.end(round, message, point)
+    moving.check_leftovers()
+
+
+FROZEN = ("staging", "committing", "marked")
+
+
+@pytest.mark.parametrize("kind", KINDS if scope.ALL else ["s3 delta", "s3 parquet", "sftp parquet"])
+def test_one_who_was_frozen_while_others_took_its_run_changes_nothing(
+    bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
+) -> None:
+    moving = Moving(bench, kind, place(kind), s3)
+    for point in (*FROZEN, *(PUBLISHED if kind == "s3 parquet" else ())):
+        round, message = moving.ask()
+        with frozen(bench, message, point):
+            moving.end(round, message, point)
+            moving.end(*moving.ask(), point)
+        moving.check(point)
     moving.check_leftovers()
 
 

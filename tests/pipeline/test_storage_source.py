@@ -19,6 +19,7 @@ from trunq.pipeline.definition.storage import Storage
 from trunq.pipeline.storage import open_storage, split
 from trunq.pipeline.storage.pattern import _regex
 from trunq.pipeline.storage.sftp import SftpStorage
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("_secrets")
 TABLE = {"format": "table", "table": "moved"}
@@ -54,7 +55,8 @@ def test_files_of_a_bucket_are_read_once_and_new_ones_by_the_next_run(bench: Ben
 
 def test_an_object_whose_name_cannot_be_read_is_told(bench: Bench, s3: S3Server) -> None:
     bucket = s3.bucket()
-    httpx.put(f"{s3.url}/{split(bucket)[0].removeprefix('s3://')}/in//a.csv", content=CSV).raise_for_status()
+    url = f"{s3.url}/{split(bucket)[0].removeprefix('s3://')}/in//a.csv"
+    httpx.put(url, content=CSV, timeout=PATIENCE).raise_for_status()
     with pytest.raises(
         InvalidPipeline, match=r's3://.* has a name that cannot be read: Path "in//a\.csv"'
     ) as e:

@@ -22,6 +22,15 @@ LASTING: Final = sql.SQL(
 )
 """Has the commit wait for the disk."""
 
+_HOLDING: Final = sql.SQL("""
+select set_config(s.name, s.value, true) from (values
+  ('synchronous_commit', 'off', 'on'), ('idle_in_transaction_session_timeout', '0', {})) s(name, was, value)
+where current_setting(s.name) = s.was""")
+"""And a process that is frozen, or cut off, between two statements keeps the mark from others no longer."""
+
+PATIENCE: Final = 60
+"""Seconds for which a transaction that holds a mark may wait for its client."""
+
 _SCHEMA: Final = sql.SQL("create schema if not exists {}")
 _MARKS: Final = sql.SQL("""create table if not exists {} (
   mark text primary key, pipeline text not null, number bigint not null, attempt bigint not null,
@@ -65,7 +74,7 @@ def hold(connection: Connection, mark: str, of: str, before: int, schema: str = 
     """Hold the mark to the end of the transaction, which is to last; the number that the series has come to,
     `before` if it is new.
     """
-    connection.execute(LASTING)
+    connection.execute(_HOLDING.format(sql.Literal(f"{PATIENCE}s")))
     connection.execute(begin(mark, of, before, schema))
     found = connection.execute(take(mark, schema)).fetchone()
     assert found is not None

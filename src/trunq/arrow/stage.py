@@ -28,11 +28,11 @@ def count(connection: Connection, schema: str, stage: str, parts: Sequence[str |
     return row[0] if row else 0
 
 
-def drop(connection: Connection, schema: str, stage: str) -> None:
-    """Drop a stage, unless somebody still writes into it."""
+def drop(connection: Connection, schema: str, stage: str, patience: str = "100ms") -> None:
+    """Drop a stage, unless somebody is at it for longer than that."""
     try:
         with connection.transaction():
-            connection.execute("set local lock_timeout = '100ms'")
+            connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(patience)))
             connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(schema, stage)))
     except LockNotAvailable:
         return

@@ -21,7 +21,7 @@ from trunq.connection.backoff import first_line
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.jdbc import is_jdbc
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import EngineDied, Wait
+from trunq.pipeline.errors import EngineDied, RunCancelled, RunOver, Wait
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.spark.launch.cluster import is_local
@@ -116,16 +116,23 @@ class Engine:
         from trunq.pipeline.work.jdbc import JdbcStaging  # noqa: PLC0415
         from trunq.pipeline.work.staging import Staging, rooted  # noqa: PLC0415
 
+        with self.needed(run, check), self.grouped(run):
+            if pipeline.has_frames:
+                self.check(pipeline)
+            if is_jdbc(pipeline):
+                return JdbcStaging(session, pipeline, run, source, sink, context, check, dsn).stage()
+            if not pipeline.has_frames:
+                fused = Fused(session, rooted(pipeline), run, source, sink, context, check, dsn)
+                return fused.stage()
+            return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
+
+    @contextmanager
+    def needed(self, run: Run, check: Callable[[], object] = bool) -> Iterator[None]:
+        """What an attempt does with the session. Raises EngineDied where it failed since that has ended."""
         try:
-            with self.grouped(run):
-                if pipeline.has_frames:
-                    self.check(pipeline)
-                if is_jdbc(pipeline):
-                    return JdbcStaging(session, pipeline, run, source, sink, context, check, dsn).stage()
-                if not pipeline.has_frames:
-                    fused = Fused(session, rooted(pipeline), run, source, sink, context, check, dsn)
-                    return fused.stage()
-                return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
+            yield
+        except (EngineDied, RunCancelled, RunOver):
+            raise
         except Exception as error:
             check()
             if (what := self._ended()) is not None:

@@ -18,20 +18,20 @@ class InHand:
     """They are done in threads; each hears by an event that it is to stop."""
 
     def __init__(self) -> None:
-        self.runs: dict[int, tuple[Message, threading.Event]] = {}
-        """By message."""
+        self.runs: dict[threading.Event, Message] = {}
+        """By their events: a message whose lease is lost may come again before its attempt has ended."""
         self.is_given_up = False
 
     @contextmanager
     def taking(self, message: Message, lost: threading.Event) -> Iterator[None]:
         """Have a run in hand."""
-        self.runs[message.id] = (message, lost)
+        self.runs[lost] = message
         if self.is_given_up:
             lost.set()
         try:
             yield
         finally:
-            del self.runs[message.id]
+            del self.runs[lost]
 
     def give_up(self) -> None:
         """Runs that still go on stop where they are, as soon as they hear of it."""
@@ -39,14 +39,14 @@ class InHand:
         if count := len(self.runs):
             runs = "a run" if count == 1 else f"{count} runs"
             log.warning("giving up what runs, to go on elsewhere: %s", runs)
-        for _, lost in list(self.runs.values()):
+        for lost in list(self.runs):
             lost.set()
 
     def give_back(self, executor: Executor) -> None:
         """Those that do not hear of it, since a function of the user's takes long, are given back all the
         same.
         """
-        for message, _ in list(self.runs.values()):
+        for message in list(self.runs.values()):
             with suppress(Exception):
                 if (run := executor.running.get(message.id)) is not None:
                     executor.control.let_go(run, message.id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -223,7 +223,8 @@ class Executor:
                 if done is not None:
                     return done
                 run.is_cancelled = True
-            return self._apply(pipeline, run, asked, lost)
+            with self._in_java(pipeline, run):
+                return self._apply(pipeline, run, asked, lost)
         except Exception as error:
             # Others need not wait until our hold is over.
             with suppress(Exception):
@@ -234,7 +235,9 @@ class Executor:
                 self.control.let_go(run, asked.message_id, why, has_failed=has_failed)
             raise
         finally:
-            self.running.pop(asked.message_id, None)
+            # Once a lease is lost, its message may have come again meanwhile.
+            if self.running.get(asked.message_id) is run:
+                del self.running[asked.message_id]
 
     def _warm_for(self, pipeline: Pipeline) -> None:
         """Of JDBC, Spark's Java process asks what the database is asked. Raises Wait while it starts."""
@@ -344,6 +347,10 @@ class Executor:
                 sink.discard(run)
             raise
         return attempt
+
+    def _in_java(self, pipeline: Pipeline, run: Run) -> AbstractContextManager[None]:
+        """Of JDBC, Spark's Java process asks and commits."""
+        return self.engine.needed(run) if is_jdbc(pipeline) else nullcontext()
 
     @contextmanager
     def _watched(self, run: Run, holder: int, lost: threading.Event) -> Iterator[Callable[[], None]]:

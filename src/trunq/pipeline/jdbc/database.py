@@ -192,6 +192,12 @@ class Database(Naming):
             return f"set lock_timeout = '{seconds}s'"
         return f"set session lock_wait_timeout = {seconds}"
 
+    def limit(self, seconds: int) -> str:
+        """Wait for the client no longer, in this transaction; MySQL does not know how."""
+        if self.is_postgres:
+            return f"set local idle_in_transaction_session_timeout = '{seconds}s'"
+        return f"set @trunq = 0 /*M!100300 , session idle_transaction_timeout = {seconds} */"
+
     def make_mark(self, mark: tuple[str | None, str]) -> str:
         """The table of marks."""
         kind = "text" if self.is_postgres else _IN_KEY

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from trunq.arrow import mark
 from trunq.arrow.value import TYPE
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
@@ -122,6 +123,8 @@ class JdbcSink:
             self._make_marks(connection)
             connection.execute(database.hold_mark(self._mark), run.mark, run.pipeline)
             with connection.transaction():
+                # One that is frozen, or cut off, is not to keep the mark from others.
+                connection.execute(database.limit(mark.PATIENCE))
                 if self._lock_mark(connection, run) >= run.number:
                     return False
                 if parts:

@@ -105,8 +105,7 @@ class PostgresSink:
     def discard(self, run: Run) -> None:
         with self._connected() as connection:
             # A commit that was cut off may still be at it.
-            connection.execute("set lock_timeout = '5s'")
-            connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run)))
+            stage.drop(connection, mark.SCHEMA, _name(run), "5s")
 
     def clear(self, run: Run) -> bool:
         with self._connected() as connection:

@@ -194,8 +194,9 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_run trunq.pipeline_run;
 begin
-  update trunq.pipeline_run r set held_until = trunq.clock() + p_hold_for, progress = coalesce(p_progress, r.progress)
-  where r.run_id = p_run_id and r.ended_at is null and r.holder = p_holder returning r.* into v_run;
+  -- One that came back late has the same message, and so let go of what we hold: nobody else is at it.
+  update trunq.pipeline_run r set holder = p_holder, held_until = trunq.clock() + p_hold_for, progress = coalesce(p_progress, r.progress)
+  where r.run_id = p_run_id and r.ended_at is null and coalesce(r.holder, p_holder) = p_holder returning r.* into v_run;
   return case when not found then 'over' when v_run.is_cancelled then 'cancelled' end;
 end $$;
 comment on function trunq._hold_run is
