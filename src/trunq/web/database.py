@@ -19,6 +19,7 @@ from psycopg_pool import PoolTimeout
 
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
+from trunq.record.look import LOOKED_TO
 
 CONNECTIONS: Final = 4
 """At the same time, whoever looks."""
@@ -58,6 +59,20 @@ class Panel(Generic[T]):
     rows: T | None
     why: str | None = None
     age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk(Generic[T]):
+    """Rows that a list found, and where a look that ended before them all goes on."""
+
+    rows: list[T]
+    to: int | None = None
+
+
+async def looked_to(connection: AsyncConnection[Any]) -> int | None:
+    """Where the list goes on that was asked for in this transaction; None: it looked at all there was."""
+    row = await (await connection.execute(LOOKED_TO)).fetchone()
+    return row and row[0]
 
 
 class Turns:

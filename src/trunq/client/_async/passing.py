@@ -1241,6 +1241,10 @@ class AsyncPassing(AsyncAccess):
         messages: how many it was done to, None where it is not about messages. who: for whom the program
         acted (its setting trunq.who), else login, the role that opened the session.
 
+        With `who` or `did` a call looks at 100,000 records at most, and a WARNING says where to go on; a
+        program reads that `before` in the same transaction, as current_setting('trunq.looked_to'), which is
+        empty where all was looked at.
+
         Returns one row for each call that was committed. Kept for 90 days, or as long as the setting
         trunq.audit_retention of the leader says. Raises InvalidArgument.
         """
