@@ -63,7 +63,7 @@ begin
     perform trunq._fail('TQ005', format('%s is no filter of what to %s', v_odd, p_act), 'leave it out');
   end if;
   -- What is beyond all times would fail in each part, for ever.
-  perform trunq._check_interval('the age of messages', (p_filter->>k.name)::interval, '-1000 years') from unnest('{older_than,newer_than}'::text[]) k(name);
+  perform trunq._check_ages((p_filter->>'older_than')::interval, (p_filter->>'newer_than')::interval);
   perform trunq._check_word(p_filter->>'reason', array(select distinct o.reason from trunq._outcomes() o where o.reason is not null order by 1), 'no message is dead by "%s"');
   if p_act = 'cancel' then
     perform trunq._subscription(p_queue.name, coalesce(p_subscription, 'default'), 'shared');
