@@ -221,7 +221,8 @@ def test_a_session_in_the_way_is_ended_by_an_operator_alone(
     other.execute("select pg_advisory_lock(trunq._lock_class('queue'), %s)", (orders.queue_id,))
     values = rf'name="pid" value="{pid}"><input type="hidden" name="began_at" value="([^"]+)">'
     # The sentences come with the next look where they take long.
-    form = wait_until(lambda: re.search(values, page.get("/doctor").text))
+    for address in ("/doctor", f"/queues/{orders.queue}"):
+        form = wait_until(lambda address=address: re.search(values, page.get(address).text))
     assert form is not None
     with browse(shared_database, read_only=True) as looking:
         shown = wait_until(lambda: f"process {pid}" in (text := looking.get("/doctor").text.lower()) and text)
