@@ -90,6 +90,7 @@ from trunq.word import (
     Start,
     State,
     SweepAct,
+    SweepState,
     UniqueOn,
     UniquePolicy,
     WebhookBody,
@@ -1101,10 +1102,10 @@ class Passing(Access):
         and in seconds how long they ran (took) and how long they had waited from publishing to their first
         lease, a delay included.
 
-        `per`: for each such interval, a minute or more, in at; None: all together. `by_kind` False: kinds
-        together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000
-        in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for
-        90.
+        `per`: for each such interval, a minute or more, without months or years, in at; None: all together.
+        `by_kind` False: kinds together. is_sampled: kinds and times come from a part of the messages, as
+        there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are
+        kept for 2 days, hours for 90.
 
         Returns kind None: without one; (others): beyond the fifty most frequent of a minute. Times None: no
         worker reported them. Raises QueueNotFound, InvalidArgument.
@@ -3169,19 +3170,22 @@ class Passing(Access):
         queue: str | None = None,
         limit: int | None = None,
         before: int | None = None,
+        state: SweepState | None = None,
         *,
         connection: Given | None = None,
     ) -> list[Sweep]:
         """Sweeps, newest first, `limit` at most (100), of a queue, also one that was dropped, or of all;
-        `before`: the last sweep_id of the page before. state: running, finished, stopped, dropped (its queue,
-        or subscription, is gone) or refused (who asked has no right to the queue any more); looked: at how
-        many; done: how many it acted on; kept: how many matched and were left: deleted, their unique key held
-        by another, over, or taken by somebody else; counted: by the preview; error: why its last part failed,
-        which is tried again.
+        `before`: the last sweep_id of the page before; `state`: those in one state. state: running, finished,
+        stopped, dropped (its queue, or subscription, is gone) or refused (who asked has no right to the queue
+        any more); looked: at how many; done: how many it acted on; kept: how many matched and were left:
+        deleted, their unique key held by another, over, or taken by somebody else; counted: by the preview;
+        error: why its last part failed, which is tried again.
 
         Raises InvalidArgument.
         """
-        return self._records(connection, Sweep, "list_sweeps", queue=queue, limit=limit, before=before)
+        return self._records(
+            connection, Sweep, "list_sweeps", queue=queue, limit=limit, before=before, state=state
+        )
 
     def sweep(self, *, connection: Given | None = None) -> int:
         """Does a part of the sweep for which that is longest ago.

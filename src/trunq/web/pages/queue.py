@@ -105,7 +105,13 @@ async def show(desk: Desk, request: Request) -> Response:
         # A link leads to the subscription: this is the page of the queue.
         return [
             Finding(
-                "warnings", "warning", row.subscription and queue, row.subscription, row.warning, row.hint, None
+                "warnings",
+                "warning",
+                row.subscription and queue,
+                row.subscription,
+                row.warning,
+                row.hint,
+                None,
             )
             for row in await client.list_warnings(queue, connection=connection)
         ]
