@@ -33,6 +33,8 @@ LEAST_WAIT: Final = 0.05
 """For a look when they are over; it goes on, and the page has it the next time."""
 UNTIL: ContextVar[float] = ContextVar("until")
 """Until when the page waits that is being made."""
+MAY_NOT: Final = "this role may not look"
+"""So begins why there is no answer for a role that lacks a right."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
 PAUSES: Final = 20
@@ -218,6 +220,6 @@ def _why(error: BaseException) -> str:
         case psycopg.errors.LockNotAvailable():
             return "somebody holds a lock that this look waits for"
         case psycopg.errors.InsufficientPrivilege():
-            return f"this role may not look: {first_line(error)}"
+            return f"{MAY_NOT}: {first_line(error)}"
         case _:
             return f"the database is away: {first_line(error)}"
