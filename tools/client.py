@@ -76,6 +76,7 @@ WORDS: Final = {
     "where jsonb": "Mapping[str, Any]",
     "add_reference.error text": "str | None",
     "create_webhook.kind text": "Label",
+    "list_sweeps.state text": "SweepState",
 }
 """Python's types of parameters, of one function or all, where they say more than those of `TAKES`."""
 

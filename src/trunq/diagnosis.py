@@ -37,6 +37,12 @@ PROGRAM: Final = {
 }
 """The areas that a program alone can look at."""
 
+GRANT: Final = """
+select format('grant %I to %I', r.rolname, current_user)
+from pg_namespace n join pg_roles r on r.oid = n.nspowner where n.nspname = 'trunq'
+"""
+"""What shows all to a role that may not look; whoever connects may ask."""
+
 _SIZE: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?)\s*(bytes|[kMGTP]?B|)\s*", re.IGNORECASE)
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb", "pb"))}
 
@@ -67,7 +73,7 @@ def diagnose(
             ("clock", lambda: _clock(connection, now)),
             ("wake-up", lambda: _wake_up(dsn, connection)),
         )
-        return [finding for area, look in looks for finding in _safely(area, look)]
+        return [finding for area, look in looks for finding in _safely(connection, area, look)]
 
 
 def disk_size(size: str) -> str:
@@ -81,12 +87,16 @@ def disk_size(size: str) -> str:
     return f"{count} bytes"
 
 
-def _safely(area: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _safely(
+    connection: psycopg.Connection, area: str, look: Callable[[], Iterator[Finding]]
+) -> list[Finding]:
     try:
         return list(look())
     except psycopg.errors.InsufficientPrivilege as error:
-        finding = f"this role may not look at {area}: {first_line(error)}"
-        return [_finding(area, "unseen", finding, "the owner of the schema trunq sees it")]
+        (who,) = connection.execute("select quote_ident(current_user)").fetchone() or ("",)
+        (grant,) = connection.execute(GRANT).fetchone() or ("a grant of the owner of trunq",)
+        finding = f"role {who} may not look at {area}: {first_line(error)}"
+        return [_finding(area, "unseen", finding, f"{grant} shows it")]
     except psycopg.Error as error:
         hint = error.diag.message_hint or "the log of the server may say more"
         return [_finding(area, "error", f"the look at {area} failed: {first_line(error)}", hint)]

@@ -71,6 +71,25 @@ def test_who_did_it_is_told(orders: Engine, shared_database: str) -> None:
         assert "2999" in words(page.get(f"/audit?queue={orders.queue}").text)
 
 
+def test_the_audit_has_pages_and_goes_on_where_a_look_for_somebody_ended(
+    orders: Engine, page: TestClient
+) -> None:
+    def older(address: str) -> str:
+        found = re.search(r'rel="next" href="([^"]+)"', page.get(address).text)
+        assert found is not None
+        return f"/audit{html.unescape(found[1])}"
+
+    insert = """insert into trunq.audit (at, who, login, application, did, queue, arguments)
+        select now(), %s, 'app', '', 'purge', %s, '{}' from generate_series(1, %s)"""
+    for who, number in (("ada", 1), ("others", 100_000)):
+        orders.connection.execute(insert, (who, orders.queue, number))
+    further = older(f"/audit?queue={orders.queue}&who=ada")
+    assert "ada purge" in words(page.get(further).text)
+    first = f"/audit?queue={orders.queue}"
+    assert words(page.get(first).text).count("others purge") == 100
+    assert words(page.get(older(first)).text).count("others purge") == 100
+
+
 def test_schedules_lanes_and_ticks(orders: Engine, page: TestClient) -> None:
     connection = orders.connection
     call(
@@ -202,7 +221,8 @@ def test_a_session_in_the_way_is_ended_by_an_operator_alone(
     other.execute("select pg_advisory_lock(trunq._lock_class('queue'), %s)", (orders.queue_id,))
     values = rf'name="pid" value="{pid}"><input type="hidden" name="began_at" value="([^"]+)">'
     # The sentences come with the next look where they take long.
-    form = wait_until(lambda: re.search(values, page.get("/doctor").text))
+    for address in ("/doctor", f"/queues/{orders.queue}"):
+        form = wait_until(lambda address=address: re.search(values, page.get(address).text))
     assert form is not None
     with browse(shared_database, read_only=True) as looking:
         shown = wait_until(lambda: f"process {pid}" in (text := looking.get("/doctor").text.lower()) and text)

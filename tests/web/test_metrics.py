@@ -99,7 +99,38 @@ def test_a_role_is_told_the_figures_of_its_queues_and_no_others(
         connection.execute(f"drop role {name}".encode())
     assert 'queue="orders"' in text
     assert "secret" not in text
-    assert "trunq_up{" in text
+    assert up(text) == 1.0
+    assert f'trunq_refused{{database="{connection.info.dbname}",grant="grant ' in text
+
+
+def up(text: str) -> float:
+    return next(each for each in text_string_to_metric_families(text) if each.name == "trunq_up").samples[0].value
+
+
+@pytest.mark.parametrize("right", ["nothing", "usage on schema trunq"])
+async def test_a_role_without_rights_is_told_the_grant_that_it_lacks_and_so_is_the_log(
+    database: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture, right: str
+) -> None:
+    name = next(new_names("onlooker"))
+    connection.execute(f"create role {name} login".encode())
+    if right != "nothing":
+        connection.execute(f"grant {right} to {name}".encode())
+    dsn = make_conninfo(database, user=name)
+    try:
+        with browse(dsn) as client:
+            texts = [client.get("/metrics").text]
+        async with Metrics(lambda: {connection.info.dbname: dsn}) as metrics:
+            texts.append((await metrics.page())[1].decode())
+    finally:
+        connection.execute(f"drop owned by {name}".encode())
+        connection.execute(f"drop role {name}".encode())
+    grant = f"grant {connection.info.user} to {name}"
+    for text in texts:
+        assert names(text) == {"trunq_up", "trunq_refused"}
+        assert up(text) == 0.0
+        assert f'grant="{grant}"' in text
+    said = [record for record in caplog.records if grant in record.message]
+    assert [record.name for record in said] == ["trunq.web", "trunq.metrics"]
 
 
 def test_without_the_package_it_says_what_to_install(

@@ -55,6 +55,20 @@ def sweeps(work: Engine) -> list[Any]:
     return work.call("list_sweeps")
 
 
+def test_a_page_shows_what_runs_behind_many_newer_sweeps(work: Engine, page: TestClient) -> None:
+    bury(work, 1)
+    sweep = work.ask("start_sweep", act="purge", kind="other")
+    work.run(
+        "insert into trunq.sweep (queue_id, queue, act, filter, before, until, started_at, who, role, carried_at,"
+        " state, ended_at) select {id}, '{queue}', 'purge', '{{}}', 1, now(), now(), 'me', 'me', now(),"
+        " 'finished', now() from generate_series(1, 300)"
+    )
+    for address in (f"/queues/{work.queue}/dead", "/dead"):
+        assert f'name="sweep_id" value="{sweep}"' in page.get(address).text
+    work.ask("stop_sweep", sweep_id=sweep)
+    assert work.ask("carry_sweep", sweep_id=sweep) is False
+
+
 def test_more_than_a_part_are_one_act_that_ends_by_itself(work: Engine, page: TestClient) -> None:
     bury(work, MANY)
     question, fields = asked(page, "requeue", queue=work.queue, fingerprint="KeyError: '...'")

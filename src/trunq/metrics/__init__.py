@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -23,8 +23,10 @@ from trunq.client._async import AsyncClient
 from trunq.connection._async.execute import execute
 from trunq.connection.backoff import first_line
 from trunq.connection.outage import Said
+from trunq.diagnosis import GRANT
 from trunq.errors import InvalidArgument
 from trunq.metrics.figure import FIGURE, OF_SIZES, Known, Total, families
+from trunq.record import LatestSample
 from trunq.wire.call import Call
 
 log = logging.getLogger("trunq.metrics")
@@ -68,7 +70,7 @@ class Metrics:
 
     async def page(self, accept: str = "") -> tuple[str, bytes]:
         """The type of the text and the text, as whoever asks accepts it. A database that is away has
-        `trunq_up` 0, and no other figure.
+        `trunq_up` 0, and no other figure; of one that the role may not see, `trunq_refused` names the grant.
         """
         async with self._reading:
             databases = dict(self._databases())
@@ -94,6 +96,8 @@ class Metrics:
                 log.warning("no figures of %s: %s", label, why)
             self._kept.pop(dsn, None)
             return None
+        if not known.is_seen and self._said.is_new(dsn, told := refusal(known)):
+            log.warning("no figures of %s: %s", label, told)
         if has_sizes and kept is not None:
             sizes = [each for each in kept.known.figures if each[0] in OF_SIZES]
             known = known._replace(figures=[*known.figures, *sizes])
@@ -109,16 +113,31 @@ async def _ask(client: AsyncClient, *, sizes: bool) -> Known:
 
 async def look(client: AsyncClient, connection: AsyncConnection[Any], *, sizes: bool) -> Known:
     """Read the figures of a database. A role that does not own trunq sees samples of the queues that it may
-    read, and no others.
+    read, and no others; it is told what shows it all.
     """
-    samples = await client.latest_samples(connection=connection)
+    samples: Sequence[LatestSample] = []
+    is_seen = False
     try:
+        async with connection.transaction():
+            samples = await client.latest_samples(connection=connection)
+        is_seen = True
         async with connection.transaction():
             totals = await execute(connection, Call("_list_totals", {}, Total._fields))
             figures = await execute(connection, Call("_list_figures", {"sizes": str(sizes)}, FIGURE))
     except psycopg.errors.InsufficientPrivilege:
-        return Known(samples, [], [])
+        return (await refused(connection))._replace(samples=samples, is_seen=is_seen)
     return Known(samples, [Total._make(row) for row in totals], figures)
+
+
+async def refused(connection: AsyncConnection[Any]) -> Known:
+    """What a role knows that may not look: the grant that it lacks."""
+    row = await (await connection.execute(GRANT)).fetchone()
+    return Known([], [], [], row and row[0], is_seen=False)
+
+
+def refusal(known: Known) -> str:
+    """Why there are no figures, and what helps."""
+    return f"the role may not look: {known.grant} shows all, trunq.grant_role as reader those of a queue"
 
 
 def page_of(database: str, known: Known | None, accept: str = "") -> tuple[str, bytes]:

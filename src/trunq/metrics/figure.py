@@ -66,6 +66,7 @@ _TIMES: Final = {
 }
 
 
+REFUSED: Final = "refused"
 _COUNTERS: Final = ("published", "answers", "pipeline_runs")
 
 
@@ -73,7 +74,7 @@ def names() -> set[str]:
     """The name of every figure that may be told, as Prometheus calls it; of a histogram, that of its
     buckets.
     """
-    gauges = {"up", "messages", *GAUGES, *(name for name, _ in _OF_SAMPLES.values())}
+    gauges = {"up", REFUSED, "messages", *GAUGES, *(name for name, _ in _OF_SAMPLES.values())}
     counters, histograms = {f"{name}_total" for name in _COUNTERS}, {f"{name}_bucket" for name in _TIMES}
     return {f"trunq_{name}" for name in gauges | counters | histograms}
 
@@ -99,11 +100,20 @@ class Known(NamedTuple):
     samples: Sequence[LatestSample]
     totals: Sequence[Total]
     figures: Sequence[tuple[Any, ...]]
+    grant: str | None = None
+    """The grant that shows the role what it may not see; None: it sees all."""
+    is_seen: bool = True
+    """Whether the role may see anything."""
 
 
 def _known(figures: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Without those of a newer schema."""
     return (each for each in figures if each[0] == "pipeline_runs" or each[0] in GAUGES)
+
+
+def is_up(known: Known | None) -> bool:
+    """Whether the database has answered, with what the role may see."""
+    return known is not None and known.is_seen
 
 
 def families(databases: Mapping[str, Known | None]) -> list[Metric]:
@@ -121,9 +131,12 @@ def families(databases: Mapping[str, Known | None]) -> list[Metric]:
 
     for database, known in databases.items():
         one = {"database": database}
-        add(GaugeMetricFamily, "up", "Whether the database has answered", one, known is not None)
+        add(GaugeMetricFamily, "up", "Whether the database has answered", one, is_up(known))
         if known is None:
             continue
+        if known.grant is not None:
+            text = "1: the role that reads these figures may not see all, and grant shows it the others"
+            add(GaugeMetricFamily, REFUSED, text, one | {"grant": known.grant}, 1)
         for name, text, labels, value in _of_samples(known.samples):
             kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
             add(kind, name, text, one | labels, value)

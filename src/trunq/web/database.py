@@ -19,6 +19,7 @@ from psycopg_pool import PoolTimeout
 
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
+from trunq.record.look import LOOKED_TO
 
 CONNECTIONS: Final = 4
 """At the same time, whoever looks."""
@@ -32,6 +33,8 @@ LEAST_WAIT: Final = 0.05
 """For a look when they are over; it goes on, and the page has it the next time."""
 UNTIL: ContextVar[float] = ContextVar("until")
 """Until when the page waits that is being made."""
+MAY_NOT: Final = "this role may not look"
+"""So begins why there is no answer for a role that lacks a right."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
 PAUSES: Final = 20
@@ -58,6 +61,20 @@ class Panel(Generic[T]):
     rows: T | None
     why: str | None = None
     age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk(Generic[T]):
+    """Rows that a list found, and where a look that ended before them all goes on."""
+
+    rows: list[T]
+    to: int | None = None
+
+
+async def looked_to(connection: AsyncConnection[Any]) -> int | None:
+    """Where the list goes on that was asked for in this transaction; None: it looked at all there was."""
+    row = await (await connection.execute(LOOKED_TO)).fetchone()
+    return row and row[0]
 
 
 class Turns:
@@ -203,6 +220,6 @@ def _why(error: BaseException) -> str:
         case psycopg.errors.LockNotAvailable():
             return "somebody holds a lock that this look waits for"
         case psycopg.errors.InsufficientPrivilege():
-            return f"this role may not look: {first_line(error)}"
+            return f"{MAY_NOT}: {first_line(error)}"
         case _:
             return f"the database is away: {first_line(error)}"

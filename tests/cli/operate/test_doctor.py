@@ -108,6 +108,29 @@ def test_a_role_that_may_not_look_is_told_so_and_it_is_no_error(database: str) -
     assert any(row.area == "version" and "table migration" in row.finding for row in found)
 
 
+@pytest.mark.parametrize(
+    ("right", "areas", "end"),
+    [
+        ("connect on database postgres", "version, database", "This role sees nothing of trunq."),
+        ("usage on schema trunq", "version, cluster, leader, workers", "All that this role may see is well."),
+    ],
+)
+def test_a_role_without_rights_is_told_the_grant_once(
+    database: str, shell: Shell, right: str, areas: str, end: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        owner = connection.info.user
+        connection.execute("create role stranger login")
+        try:
+            connection.execute(f"grant {right} to stranger".encode())
+            done = shell("doctor", "--dsn", make_conninfo(database, user="stranger"))
+        finally:
+            connection.execute("drop owned by stranger; drop role stranger")
+    assert done.said.startswith(f"? unseen role stranger may not look at {areas}")
+    assert done.said.count(f"grant {owner} to stranger shows them") == 1
+    assert done.said.endswith(end)
+
+
 @needs_pgbouncer
 def test_a_pooler_that_keeps_notifications_is_found_out(healthy: Embedded, database: str) -> None:
     with pooling(healthy, database) as dsn:

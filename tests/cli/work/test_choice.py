@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+import psycopg
 import pytest
 
 from shelling import Shell
@@ -91,3 +95,33 @@ def test_one_fault_of_many_is_one_group(trunq: Shell, client: Client, ids: list[
 def test_messages_that_are_named_are_taken_unasked(trunq: Shell, client: Client, ids: list[int]) -> None:
     assert trunq("dead", "purge", "mail", str(ids[0]), "--json").json["purged"] == 1
     assert client.count_dead("mail") == 2
+
+
+def going_on(trunq: Shell, *command: str) -> tuple[list[Any], int]:
+    """Rows of a list that may end early, and how many looks it took, each going on where one ended."""
+    looks, further = 1, []
+    while not (rows := (done := trunq(*command, *further, "--json")).json):
+        told = re.fullmatch(r"It looked at [\d,]+; go on with: (--before) (\d+)\n", done.err)
+        assert told is not None, done.said
+        further, looks = list(told.groups()), looks + 1
+    assert done.err == ""
+    return rows, looks
+
+
+def test_a_list_that_ends_early_says_how_to_go_on_whatever_the_role_has_sent(
+    trunq: Shell, client: Client, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c client_min_messages=error")
+    client.create_queue("mail")
+    needle = client.publish("mail", 1, kind="rare")
+    client.publish_many("mail", list(range(2500)))
+    ((found,), looks) = going_on(trunq, "message", "list", "mail", "--kind", "rare", "--look", "1000", "-n1")
+    assert (found["id"], looks) == (needle, 3)
+    client.pause_queue("mail")
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "insert into trunq.audit (at, who, login, application, did, arguments)"
+            " select now(), 'another', 'app', '', 'purge', '{}' from generate_series(1, 100000)"
+        )
+    ((found,), looks) = going_on(trunq, "audit", "--did", "pause_queue")
+    assert (found["queue"], looks) == ("mail", 2)

@@ -225,5 +225,12 @@ def test_what_cannot_be_asked_is_refused(work: Engine) -> None:
         work.call("statistics", last="0")
     with refused("TQ005", "interval of statistics"):
         work.call("statistics", per="1 second")
+    with refused("TQ005", "p_per", "at least 00:01:00", "not 00:00:59"):
+        work.call("statistics", per="59 seconds")
+    for months in ("1 month", "1 year 2 days"):
+        with refused("TQ005", "p_per", "months or years", "30 days"):
+            work.call("statistics", per=months)
+    with refused("TQ005", "p_last"):
+        work.call("statistics", last=None)
     with refused("TQ001", "nowhere"):
         call(work.connection, "roll_up", queue="nowhere")

@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 from calling import ask, call, fetch, move_clock, new_names
 from conftest import Connect
+from counting import cost_of
 from engine import Engine
 from granting import granting, make_shop
 
@@ -297,3 +298,22 @@ def test_an_old_row_is_deleted_by_the_thousand_oldest(work: Engine) -> None:
         " from generate_series(1, 1001)"
     )
     assert [work.fetch("select trunq.forget_audit()") for _ in range(3)] == [1000, 1, 0]
+
+
+def test_who_did_little_among_a_million_records_is_found_in_bounded_looks(work: Engine) -> None:
+    insert = """insert into trunq.audit (at, who, login, application, did, queue, arguments)
+        select now(), %s, 'app', '', 'purge', %s, '{}' from generate_series(1, %s)"""
+    work.connection.execute(insert, ("ada", work.queue, 1))
+    work.connection.execute(insert, ("others", work.queue, 1_000_000))
+    work.connection.execute("vacuum analyze trunq.audit")
+    for queue in ("null", f"'{work.queue}'"):
+        for filter in ("p_who => 'ada'", "p_did => 'seek'", "p_who => 'ada', p_did => 'purge'"):
+            ask = f"select * from trunq.list_audit({queue}, {filter})"
+            assert cost_of(work.connection, ask).pages < 10_000
+    before, looks = None, 0
+    while not (rows := work.call("list_audit", who="ada", before=before)):
+        with work.connection.transaction():
+            work.call("list_audit", who="ada", before=before)
+            before = int(fetch(work.connection, "select current_setting('trunq.looked_to')"))
+        looks += 1
+    assert ([row.who for row in rows], looks) == (["ada"], 10)

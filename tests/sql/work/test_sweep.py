@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from calling import ask, call, new_names, refused
+from counting import cost_of
 from engine import Engine
 from granting import granting, make_shop, me
 
@@ -113,6 +114,31 @@ def test_what_cannot_be_requeued_is_kept_and_told(session: psycopg.Connection[An
     row = carry(work, work.ask("start_sweep", act="requeue"))
     assert (row.done, row.kept, row.state) == (0, 1, "finished")
     assert work.state(dead) == "dead"
+
+
+def test_one_that_runs_is_found_behind_all_that_ended(work: Engine) -> None:
+    bury(work, 1)
+    runs = work.ask("start_sweep", act="purge", kind="other")
+    end(work, 20_000)
+    work.connection.execute("analyze trunq.sweep")
+    asks = f"select * from trunq.list_sweeps('{work.queue}', 5, p_state => 'running')"
+    assert cost_of(work.connection, asks).pages < 500
+    (row,) = work.call("list_sweeps", limit=5, state="running")
+    assert (row.sweep_id, row.state) == (runs, "running")
+    assert len(work.call("list_sweeps", limit=5, state="finished")) == 5
+    assert work.call("list_sweeps", before=runs, state="running") == []
+    with refused("TQ005", 'no sweep is "walking"', "running"):
+        work.call("list_sweeps", state="walking")
+
+
+def end(work: Engine, count: int) -> None:
+    """So many newer sweeps that ended."""
+    work.run(
+        "insert into trunq.sweep (queue_id, queue, act, filter, before, until, started_at, who, role, carried_at,"
+        " state, ended_at) select {id}, '{queue}', 'purge', '{{}}', 1, now(), now(), 'me', 'me', now(),"
+        " 'finished', now() from generate_series(1, %s)",
+        count,
+    )
 
 
 def test_a_queue_that_is_dropped_in_the_middle_ends_it(work: Engine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -13,6 +14,7 @@ from trunq import embedded as embedding
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.option import EMBEDDED_DIRECTORY, Database
 from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble
+from trunq.record.look import LOOKED_TO
 
 
 @contextmanager
@@ -45,6 +47,12 @@ def client(named: Database) -> Iterator[Client]:
     """A client of the database that the options or the settings name."""
     with address(named) as database, Client(database, max_connections=2) as connected:
         yield connected
+
+
+def looked_to(connection: psycopg.Connection[Any]) -> int | None:
+    """Where the list goes on that this transaction asked for; None: it looked at all there was."""
+    row = connection.execute(LOOKED_TO).fetchone()
+    return row and row[0]
 
 
 @contextmanager

@@ -78,6 +78,12 @@ def complain(sentence: str) -> None:
     err.print(f"[red]error:[/red] {escape(sentence)}")
 
 
+def tell_rest(looked: int, further: int | None) -> None:
+    """Say to stderr that a list ended before it had looked at all there is, and how to go on."""
+    if further is not None:
+        err.print(f"It looked at {looked:,}; go on with: --before {further}")
+
+
 def write_json(value: Any) -> None:
     """Print one JSON document: times as ISO 8601, intervals in seconds."""
     json.dump(value, sys.stdout, default=plain, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Final, get_args
 
@@ -34,6 +35,7 @@ EXAMPLES = (
     "trunq doctor --disk 200GB",
     "trunq doctor --watch",
 )
+_MAY_NOT: Final = re.compile(r"(role .+? may not look at) \w+: ")
 _ROUND: Final = 20
 """Queues that are looked at one by one each time with --watch: of more, others each minute."""
 
@@ -102,15 +104,32 @@ def code(found: Sequence[Finding]) -> int:
 
 
 def _shown(found: Sequence[Finding]) -> RenderableType:
-    order = sorted(found, key=lambda row: list(_LOOK).index(row.severity))
+    order = sorted(_together(found), key=lambda row: list(_LOOK).index(row.severity))
     lines = [line for row in order for line in _lines(row)]
     counts = Counter(row.severity for row in found)
-    if not counts["error"] and not counts["warning"]:
+    if any((row.area, row.severity) == ("database", "unseen") for row in found):
+        lines.append(Text("This role sees nothing of trunq.", style="bold"))
+    elif not counts["error"] and not counts["warning"]:
         lines.append(Text("All is well." if not found else "All that this role may see is well."))
     else:
         said = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning")]
         lines.append(Text(", ".join(filter(None, said)), style="bold"))
     return Group(*lines)
+
+
+def _together(found: Sequence[Finding]) -> Iterator[Finding]:
+    """What one grant shows is one line."""
+    areas = defaultdict[tuple[str, str], dict[str, None]](dict)
+    for row in found:
+        if told := _MAY_NOT.match(row.finding):
+            areas[told[1], row.hint][row.area] = None
+    for row in found:
+        told = _MAY_NOT.match(row.finding)
+        them = areas.pop((told[1], row.hint), {}) if told else {row.area: None}
+        if told and len(them) > 1:
+            yield row._replace(finding=f"{told[1]} {', '.join(them)}", hint=row.hint.replace("shows it", "shows them"))
+        elif them:
+            yield row
 
 
 def _counted(number: int, what: str) -> str:

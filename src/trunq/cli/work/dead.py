@@ -11,7 +11,7 @@ from trunq import Client
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Mistake
-from trunq.cli.ground.output import Row, print_fact, say, with_age, write_json, write_rows
+from trunq.cli.ground.output import Row, print_fact, say, tell_rest, with_age, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.work.choice import WHICH, Choice
 from trunq.cli.work.sweep import sweep_all
@@ -141,9 +141,7 @@ def groups(
     where = "No queue" if queue is None else f"Queue {queue}"
     write_rows(shown, GROUPS, json, f"{where} has {'' if queue is None else 'no '}dead messages.", csv)
     looked, further, _ = look_of(groups)
-    if further is not None and not (json or csv):
-        say("It looked at the newest {looked}; go on with: --before {further}",
-            looked=f"{looked:,}", further=further)  # fmt: skip
+    tell_rest(looked, further)
 
 
 @option.verb(

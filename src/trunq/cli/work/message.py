@@ -10,17 +10,17 @@ from typing import Annotated, Final, get_args
 from uuid import UUID
 
 import typer
-from psycopg.errors import Diagnostic
 from rich.markup import escape
 
 from trunq import Client
 from trunq.cli.ground import completion, option
-from trunq.cli.ground.database import client
+from trunq.cli.ground.database import client, looked_to
 from trunq.cli.ground.failure import Mistake
-from trunq.cli.ground.output import Row, err, out, print_fact, say, with_age, write_json, write_rows
+from trunq.cli.ground.output import Row, out, print_fact, say, tell_rest, with_age, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.work.choice import WHICH, Choice, Contains, HeadersContain, contained
 from trunq.display import attempt as attempt_in_words
+from trunq.record.look import LOOKED_AT_MOST
 from trunq.wire.json import RawJson
 from trunq.word import Open, State
 
@@ -246,6 +246,10 @@ def list_messages(
     ] = None,
     payload: Contains = None,
     headers: HeadersContain = None,
+    look: Annotated[
+        int,
+        typer.Option("--look", min=1, max=LOOKED_AT_MOST, help="At how many a filter looks."),
+    ] = LOOKED_AT_MOST,
     *,
     choice: Choice,
     database: option.Database,
@@ -254,13 +258,10 @@ def list_messages(
 ) -> None:
     """List messages of a queue as one subscription sees them, the newest first.
 
-    A filter, or the state outdated, replaced or purged, looks at the newest 100,000 messages, and says so
-    when there are more.
+    A filter, or the state outdated, replaced or purged, looks at 100,000 messages at most, and says where to
+    go on when there are more.
     """
     with client(database) as trunq, trunq.transaction() as connection:
-        # A role may have none of them sent.
-        connection.execute("set local client_min_messages = warning")
-        connection.add_notice_handler(_pass_on)
         rows = trunq.list_messages(
             queue,
             subscription,
@@ -270,12 +271,15 @@ def list_messages(
             brief=not (json or csv),
             payload=payload,
             headers=headers,
+            look=look,
             connection=connection,
             **asdict(choice),
         )
+        further = looked_to(connection)
     found: list[Row] = [row._asdict() for row in rows]
     shown = found if json or csv else [with_age(row, "published_at") for row in found]
     write_rows(shown, COLUMNS, json, _nothing(queue, state, choice), csv)
+    tell_rest(look, further)
 
 
 @option.verb(
@@ -452,13 +456,6 @@ def _nothing(queue: str, state: State | None, choice: Choice) -> str:
         if state
         else f"Queue {queue} has no {'such ' if choice.is_given else ''}messages."
     )
-
-
-def _pass_on(notice: Diagnostic) -> None:
-    """What Postgres says of a list that it did not finish, with the way on."""
-    said = str(notice.message_primary).removeprefix("trunq: ")
-    hint = str(notice.message_hint or "").replace("p_before => ", "--before ")
-    err.print(f"{said}; {hint}" if hint else said, markup=False)
 
 
 def _in_words(row: Row) -> Row:

@@ -16,7 +16,7 @@ from trunq.cli.ground.output import Row, say, with_age, write_json, write_rows
 from trunq.display import matching
 from trunq.errors import TrunqError
 from trunq.record import Sweep
-from trunq.word import SweepAct
+from trunq.word import SweepAct, SweepState
 
 app = option.noun(
     "Sweeps: acts on all messages that a filter finds, which go on by themselves.",
@@ -42,13 +42,20 @@ SOON: Final = 0.2
 """Seconds until it is tried again, when a leader does a part at this moment."""
 
 
-@option.verb(app, "list", "trunq sweep list", "trunq sweep list mail --json | jq '.[0].done'")
+@option.verb(
+    app,
+    "list",
+    "trunq sweep list",
+    "trunq sweep list --state running",
+    "trunq sweep list mail --json | jq '.[0].done'",
+)
 def list_sweeps(
     queue: option.OneQueue = None,
     limit: option.Limit = 20,
     before: Annotated[
         int | None, typer.Option("--before", metavar="ID", help="Only those with smaller ids.")
     ] = None,
+    state: Annotated[SweepState | None, typer.Option("--state", help="Only those in this state.")] = None,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -60,7 +67,7 @@ def list_sweeps(
     a unique key that another message has. A refused sweep was started by a role that has lost its rights.
     """
     with client(database) as trunq:
-        found: list[Row] = [row._asdict() for row in trunq.list_sweeps(queue, limit, before)]
+        found: list[Row] = [row._asdict() for row in trunq.list_sweeps(queue, limit, before, state)]
     shown = found if json or csv else [_in_words(row) for row in found]
     write_rows(shown, COLUMNS, json, "There are no sweeps.", csv)
 

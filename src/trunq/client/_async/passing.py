@@ -88,6 +88,7 @@ from trunq.word import (
     Start,
     State,
     SweepAct,
+    SweepState,
     UniqueOn,
     UniquePolicy,
     WebhookBody,
@@ -1119,10 +1120,10 @@ class AsyncPassing(AsyncAccess):
         and in seconds how long they ran (took) and how long they had waited from publishing to their first
         lease, a delay included.
 
-        `per`: for each such interval, a minute or more, in at; None: all together. `by_kind` False: kinds
-        together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000
-        in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for
-        90.
+        `per`: for each such interval, a minute or more, without months or years, in at; None: all together.
+        `by_kind` False: kinds together. is_sampled: kinds and times come from a part of the messages, as
+        there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are
+        kept for 2 days, hours for 90.
 
         Returns kind None: without one; (others): beyond the fifty most frequent of a minute. Times None: no
         worker reported them. Raises QueueNotFound, InvalidArgument.
@@ -1240,6 +1241,10 @@ class AsyncPassing(AsyncAccess):
         did: the function that was called, arguments: what it was given (of lists of ids the first twenty),
         messages: how many it was done to, None where it is not about messages. who: for whom the program
         acted (its setting trunq.who), else login, the role that opened the session.
+
+        With `who` or `did` a call looks at 100,000 records at most, and a WARNING says where to go on; a
+        program reads that `before` in the same transaction, as current_setting('trunq.looked_to'), which is
+        empty where all was looked at.
 
         Returns one row for each call that was committed. Kept for 90 days, or as long as the setting
         trunq.audit_retention of the leader says. Raises InvalidArgument.
@@ -3247,19 +3252,22 @@ class AsyncPassing(AsyncAccess):
         queue: str | None = None,
         limit: int | None = None,
         before: int | None = None,
+        state: SweepState | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> list[Sweep]:
         """Sweeps, newest first, `limit` at most (100), of a queue, also one that was dropped, or of all;
-        `before`: the last sweep_id of the page before. state: running, finished, stopped, dropped (its queue,
-        or subscription, is gone) or refused (who asked has no right to the queue any more); looked: at how
-        many; done: how many it acted on; kept: how many matched and were left: deleted, their unique key held
-        by another, over, or taken by somebody else; counted: by the preview; error: why its last part failed,
-        which is tried again.
+        `before`: the last sweep_id of the page before; `state`: those in one state. state: running, finished,
+        stopped, dropped (its queue, or subscription, is gone) or refused (who asked has no right to the queue
+        any more); looked: at how many; done: how many it acted on; kept: how many matched and were left:
+        deleted, their unique key held by another, over, or taken by somebody else; counted: by the preview;
+        error: why its last part failed, which is tried again.
 
         Raises InvalidArgument.
         """
-        return await self._records(connection, Sweep, "list_sweeps", queue=queue, limit=limit, before=before)
+        return await self._records(
+            connection, Sweep, "list_sweeps", queue=queue, limit=limit, before=before, state=state
+        )
 
     async def sweep(self, *, connection: AsyncGiven | None = None) -> int:
         """Does a part of the sweep for which that is longest ago.

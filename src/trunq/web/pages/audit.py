@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunq.web.page import Column, Desk, Section, text
+from trunq.record import Audit
+from trunq.web.database import Walk, looked_to
+from trunq.web.page import Column, Desk, Section, asking, text, whole
 
 SHOWN = 100
 
@@ -14,18 +19,24 @@ async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     client = desk.database.client
     queue, who = text(request.query_params, "queue"), text(request.query_params, "who")
-    done = await desk.database.panel(
-        f"audit {queue} {who}",
-        lambda connection: client.list_audit(queue, SHOWN, who=who, connection=connection),
-        fresh_for=2,
-    )
+    before = whole(request.query_params, "before")
+
+    async def ask(connection: Any) -> Walk[Audit]:
+        rows = await client.list_audit(queue, SHOWN + 1, before, who, connection=connection)
+        return Walk(rows, await looked_to(connection))
+
+    found = await desk.database.panel(("audit", queue, who, before), ask, fresh_for=2)
+    walk = found.rows or Walk[Audit]([])
+    more = walk.rows[SHOWN - 1].audit_id if len(walk.rows) > SHOWN else walk.to
+    done = replace(found, rows=walk.rows[:SHOWN] if found.rows else None)
     # What somebody asked for may hold a part of what is hidden.
     told = () if desk.hidden else (Column("arguments", "pairs"),)
     return desk.page(
         request,
         "listing.html",
         title="Audit",
-        lead=f"What people did here, in a shell or by SQL: the newest {SHOWN} acts.",
+        lead=f"What people did here, in a shell or by SQL: {SHOWN} acts a page, the newest first.",
+        further=more and "?" + asking(queue=queue, who=who, before=more),
         findings=[],
         sections=[
             Section(

@@ -25,7 +25,9 @@ LOOKED = 10_000
 SWEPT = 20
 """Sweeps that ended, and are shown."""
 LISTED = 200
-"""Among so many sweeps those that run are looked for: a group in many queues is one in each."""
+"""Sweeps that run, and among how many of the newest those that ended are looked for: a group in many queues
+is one in each.
+"""
 COUNTED = 10_000
 """What one act takes at most, and how far is counted."""
 
@@ -103,11 +105,12 @@ async def sweeps(desk: Desk, queue: str | None, *acts: str) -> Panel[list[Any]]:
     """What runs, and what ended within the hour."""
 
     async def ask(connection: Any) -> list[Any]:
-        found = await desk.database.client.list_sweeps(queue, LISTED, connection=connection)
+        client = desk.database.client
+        running = await client.list_sweeps(queue, LISTED, state="running", connection=connection)
+        newest = await client.list_sweeps(queue, LISTED, connection=connection)
         since = desk.database.now - timedelta(hours=1)
-        rows = [row for row in found if row.act in acts]
-        ended = [row for row in rows if row.ended_at is not None and row.ended_at > since]
-        return [row for row in rows if row.ended_at is None] + ended[:SWEPT]
+        ended = [row for row in newest if row.act in acts and row.ended_at and row.ended_at > since]
+        return [row for row in running if row.act in acts] + ended[:SWEPT]
 
     return await desk.database.panel(("sweeps", queue, acts), ask)
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, get_args
 
-from psycopg import AsyncConnection
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from trunq.errors import InvalidArgument
 from trunq.record import MessageState
 from trunq.web import figure
+from trunq.web.database import Walk, looked_to
 from trunq.web.guard import root_of
 from trunq.web.page import STATES, Desk, asking, text, whole
 from trunq.web.pages.dead import sweeps
@@ -80,21 +80,6 @@ def _json(name: str, value: str | None) -> Any:
         ) from None
 
 
-@dataclass(frozen=True)
-class Walk:
-    """Messages that were found, and where a look that ended before them all goes on."""
-
-    rows: list[MessageState]
-    to: int | None = None
-
-
-async def _looked_to(connection: AsyncConnection[Any]) -> int | None:
-    """Where the list goes on that was asked for in this transaction; None: it looked at all there was."""
-    asks = "select nullif(current_setting('trunq.looked_to', true), '')::bigint"
-    row = await (await connection.execute(asks)).fetchone()
-    return row and row[0]
-
-
 async def show_all(desk: Desk, request: Request) -> Response:
     """A page of messages, newest first."""
     queue = str(request.path_params["queue"])
@@ -114,7 +99,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
 
     wanted = wanted_of(request.query_params, desk.hidden)
 
-    async def ask(connection: Any) -> Walk:
+    async def ask(connection: Any) -> Walk[MessageState]:
         if not names and shared.rows is not None:
             return Walk([])
         rows = await client.list_messages(
@@ -128,10 +113,10 @@ async def show_all(desk: Desk, request: Request) -> Response:
             connection=connection,
             **wanted,
         )
-        return Walk(rows, await _looked_to(connection))
+        return Walk(rows, await looked_to(connection))
 
     found = await panel(("messages", queue, filter), ask)
-    walk = found.rows or Walk([])
+    walk = found.rows or Walk[MessageState]([])
     rows = desk.veiled(walk.rows)
     more = rows[SHOWN - 1].id if len(rows) > SHOWN else walk.to
     further = None if more is None else "?" + asking(**{**asdict(filter), "before": more})

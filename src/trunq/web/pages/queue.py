@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq.errors import QueueNotFound
-from trunq.record import Statistic
+from trunq.record import Finding, Statistic
 from trunq.web.database import Panel
 from trunq.web.page import Desk, text
 from trunq.web.pages.overview import courses
@@ -100,12 +100,28 @@ async def show(desk: Desk, request: Request) -> Response:
     queue = str(request.path_params["queue"])
     client, panel = desk.database.client, desk.database.panel
     range = chosen(request)
+
+    async def warned(connection: Any) -> list[Finding]:
+        # A link leads to the subscription: this is the page of the queue.
+        return [
+            Finding(
+                "warnings",
+                "warning",
+                row.subscription and queue,
+                row.subscription,
+                row.warning,
+                row.hint,
+                None,
+            )
+            for row in await client.list_warnings(queue, connection=connection)
+        ]
+
     status, queues, warnings, course, drawn, by_kind = await asyncio.gather(
         panel(("status", queue), lambda connection: client.status(queue, connection=connection)),
         panel("queues", lambda connection: client.list_queues(connection=connection), fresh_for=5),
         panel(
             ("warnings", queue),
-            lambda connection: client.list_warnings(queue, connection=connection),
+            warned,
             fresh_for=5,
         ),
         courses(desk, queue),

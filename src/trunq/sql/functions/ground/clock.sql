@@ -76,7 +76,7 @@ begin
   -- What is infinite, or leads beyond the year 9999, no driver can hold.
   if p_interval < p_from or p_interval > '1000 years' then
     perform trunq._fail('TQ005', format('%s must be %s and at most 1000 years, not %s', p_what,
-      case when p_from > '0' then 'positive' else 'not negative' end, justify_hours(p_interval)), 'give an interval such as ''10 minutes''');
+      case p_from when '1 microsecond' then 'positive' when '0' then 'not negative' else 'at least ' || p_from end, justify_hours(p_interval)), 'give an interval such as ''10 minutes''');
   end if;
 end $$;
 comment on function trunq._check_interval is 'Refuses (TQ005) a length of time below p_from or above 1000 years; null is none.';

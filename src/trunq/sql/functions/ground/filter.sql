@@ -124,6 +124,15 @@ $$;
 comment on function trunq._sifted is
   'What a filter is asked of as the headers of a message: with the columns that the user added to the log, as trunq_columns.';
 
+create or replace function trunq._check_ages(p_older_than interval, p_newer_than interval) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Postgres has no time so long ago.
+  perform trunq._check_interval('p_older_than', p_older_than, '-1000 years');
+  perform trunq._check_interval('p_newer_than', p_newer_than, '-1000 years');
+end $$;
+comment on function trunq._check_ages is 'Refuses (TQ005) ages of messages that lead beyond all times; null is none.';
+
 create or replace function trunq._is_like(
   p_kind text, p_key text, p_error text, p_payload jsonb, p_headers jsonb, p_published_at timestamptz,
   p_wanted_kind text, p_wanted_key text, p_wanted_error text, p_wanted_payload jsonb, p_wanted_headers jsonb, p_older timestamptz, p_newer timestamptz

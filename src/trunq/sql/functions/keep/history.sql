@@ -74,6 +74,7 @@ declare
 begin
   perform trunq._check_limit(v_limit);
   perform trunq._check_limit(coalesce(p_look, v_limit));
+  perform trunq._check_ages(p_older_than, p_newer_than);
   perform trunq._check_word(p_state, array(select s.state from trunq._states() s), 'there is no state "%s"');
   perform set_config('trunq.looked_to', '', true);
   return query
@@ -105,7 +106,7 @@ declare
   v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than, p_payload, p_headers) > 0 or coalesce(p_state in ('outdated', 'replaced', 'purged'), false);
   v_is_brief constant boolean := p_brief and num_nonnulls(p_payload, p_headers) = 0;
   v_looked integer := 0;
-  v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
+  v_before bigint := coalesce(greatest(p_before, 0), trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
   v_size integer;
   v_places record;

@@ -26,8 +26,12 @@ begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
-  perform trunq._check_interval('the time that statistics are about', p_last);
-  perform trunq._check_interval('the interval of statistics', p_per, '1 minute');
+  perform trunq._check_interval('p_last, the time that statistics are about,', coalesce(p_last, '0'));
+  perform trunq._check_interval('p_per, the interval of statistics,', p_per, '1 minute');
+  if trunq._months(p_per) <> 0 then
+    perform trunq._fail('TQ005', format('p_per, the interval of statistics, must not have months or years, which differ in length: %s', p_per),
+      'give days, such as ''30 days''');
+  end if;
   return query
     select s.at, s.name, s.subscription, s.kind, trunq._outcome(s.outcome), s.count, s.is_sampled,
       s.took_sum / trunq._sum_histogram(s.took), trunq._percentile(s.took, 0.5), trunq._percentile(s.took, 0.9), trunq._percentile(s.took, 0.99),
@@ -46,7 +50,7 @@ begin
     order by s.at, s.name, s.subscription, s.count desc, s.kind, s.outcome;
 end $$;
 comment on function trunq.statistics is
-  'What the last p_last (1 hour) brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, a minute or more, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
+  'What the last p_last (1 hour) brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, a minute or more, without months or years, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
 Returns: kind null: without one; (others): beyond the fifty most frequent of a minute. Times null: no worker reported them.
 Raises: TQ001, TQ005.';
 

@@ -54,23 +54,41 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
+declare
+  c_look constant integer := trunq._limit('list_rows');
+  v_before bigint := coalesce(p_before, 9223372036854775807);
+  v_found integer;
+  v_to bigint;
 begin
   perform trunq._check_limit(p_limit);
+  perform set_config('trunq.looked_to', '', true);
+  -- Each branch has an index in whose order it walks. A queue that was dropped has its rows too.
   if p_queue is null then
     return query
-      select a.audit_id, a.at, a.who, a.login, a.application, a.address, a.did, a.queue, a.arguments, a.messages from trunq.audit a
-      where (p_before is null or a.audit_id < p_before) and (p_who is null or a.who = p_who) and (p_did is null or a.did = p_did)
+      select a.* from (select a.* from trunq.audit a where a.audit_id < v_before order by a.audit_id desc limit c_look) a
+      where (p_who is null or a.who = p_who) and (p_did is null or a.did = p_did)
       order by a.audit_id desc limit p_limit;
-    return;
+    get diagnostics v_found = row_count;
+    if v_found < p_limit then
+      v_to := (select a.audit_id from trunq.audit a where a.audit_id < v_before order by a.audit_id desc offset c_look - 1 limit 1);
+    end if;
+  else
+    return query
+      select a.* from (select a.* from trunq.audit a where a.queue = p_queue and a.audit_id < v_before order by a.audit_id desc limit c_look) a
+      where (p_who is null or a.who = p_who) and (p_did is null or a.did = p_did)
+      order by a.audit_id desc limit p_limit;
+    get diagnostics v_found = row_count;
+    if v_found < p_limit then
+      v_to := (select a.audit_id from trunq.audit a where a.queue = p_queue and a.audit_id < v_before order by a.audit_id desc offset c_look - 1 limit 1);
+    end if;
   end if;
-  -- A queue that was dropped has its rows too.
-  return query
-    select a.audit_id, a.at, a.who, a.login, a.application, a.address, a.did, a.queue, a.arguments, a.messages from trunq.audit a
-    where a.queue = p_queue and (p_before is null or a.audit_id < p_before) and (p_who is null or a.who = p_who) and (p_did is null or a.did = p_did)
-    order by a.audit_id desc limit p_limit;
+  if v_to is not null then
+    perform set_config('trunq.looked_to', v_to::text, true);
+    raise warning 'trunq: the list ends after a look at % records', c_look using hint = format('ask for the rest with p_before => %s', v_to);
+  end if;
 end $$;
 comment on function trunq.list_audit is
-  'Who did what, newest first, p_limit at most (100); p_before: the last audit_id of the page before; p_queue: of one queue, also of one that was dropped; p_who and p_did: of one person, of one function. did: the function that was called, arguments: what it was given (of lists of ids the first twenty), messages: how many it was done to, null where it is not about messages. who: for whom the program acted (its setting trunq.who), else login, the role that opened the session.
+  'Who did what, newest first, p_limit at most (100); p_before: the last audit_id of the page before; p_queue: of one queue, also of one that was dropped; p_who and p_did: of one person, of one function. did: the function that was called, arguments: what it was given (of lists of ids the first twenty), messages: how many it was done to, null where it is not about messages. who: for whom the program acted (its setting trunq.who), else login, the role that opened the session. With p_who or p_did a call looks at 100,000 records at most, and a WARNING says where to go on; a program reads that p_before in the same transaction, as current_setting(''trunq.looked_to''), which is empty where all was looked at.
 Returns: one row for each call that was committed. Kept for 90 days, or as long as the setting trunq.audit_retention of the leader says.
 Raises: TQ005.';
 

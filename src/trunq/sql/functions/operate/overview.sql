@@ -64,9 +64,9 @@ declare
   v_step interval;
 begin
   perform trunq._require_visible(p_queue);
-  perform trunq._check_interval('the time that samples are about', p_since, '1 second');
+  perform trunq._check_interval('p_since, the time that samples are about,', p_since, '1 second');
   if (p_points between 1 and 1000) is not true then
-    perform trunq._fail('TQ005', format('the number of samples must be from 1 to 1000, not %s', coalesce(p_points::text, 'null')));
+    perform trunq._fail('TQ005', format('p_points, the number of samples, must be from 1 to 1000, not %s', coalesce(p_points::text, 'null')));
   end if;
   if p_subscription is not null and not exists (
       select from trunq.subscription s where s.queue_id = v_queue.queue_id and split_part(s.name, '#', 1) = p_subscription) then

@@ -390,6 +390,10 @@ declare
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
   perform trunq._check_word(p_reason, array(select distinct o.reason from trunq._outcomes() o where o.reason is not null order by 1), 'no message is dead by "%s"');
+  perform trunq._check_ages(p_older_than, p_newer_than);
+  if p_limit < 0 then
+    perform trunq._fail('TQ005', format('p_limit must not be negative: %s', p_limit), 'leave it out for all');
+  end if;
   -- Planned with what is given: a filter that is not asked for costs nothing. Ids are found by dead_message, all else is in the
   -- order of dead_newest.
   return query execute format($q$

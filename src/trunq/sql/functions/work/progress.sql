@@ -78,7 +78,7 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if num_nonnulls(p_percent, p_note, p_checkpoint) = 0 then
     perform trunq._fail('TQ005', 'set_progress was given nothing to say', 'give p_percent, p_note or p_checkpoint');
-  elsif p_percent not between 0 and 100 then
+  elsif p_percent not between 0 and 100 or p_percent <> 0 and p_percent < 1e-30 then
     perform trunq._fail('TQ005', format('percent is 0 to 100, not %s', p_percent));
   elsif length(p_note) > trunq._limit('note_characters') then
     perform trunq._fail('TQ005', format('a note has up to %s characters, not %s', trunq._limit('note_characters'), length(p_note)),

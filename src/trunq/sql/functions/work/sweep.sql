@@ -63,7 +63,7 @@ begin
     perform trunq._fail('TQ005', format('%s is no filter of what to %s', v_odd, p_act), 'leave it out');
   end if;
   -- What is beyond all times would fail in each part, for ever.
-  perform trunq._check_interval('the age of messages', (p_filter->>k.name)::interval, '-1000 years') from unnest('{older_than,newer_than}'::text[]) k(name);
+  perform trunq._check_ages((p_filter->>'older_than')::interval, (p_filter->>'newer_than')::interval);
   perform trunq._check_word(p_filter->>'reason', array(select distinct o.reason from trunq._outcomes() o where o.reason is not null order by 1), 'no message is dead by "%s"');
   if p_act = 'cancel' then
     perform trunq._subscription(p_queue.name, coalesce(p_subscription, 'default'), 'shared');
@@ -102,7 +102,9 @@ Returns: true while there may be more, false when it has ended; null: somebody e
 Raises: TQ001; TQ005 for one that the queue has not; what requeue, purge and cancel raise.
 Locks: the sweep; the rows that it acts on; the queue, against a drop.';
 
-create or replace function trunq.list_sweeps(p_queue text default null, p_limit integer default 100, p_before bigint default null)
+create or replace function trunq.list_sweeps(
+  p_queue text default null, p_limit integer default 100, p_before bigint default null, p_state text default null
+)
 returns table (
   sweep_id bigint, queue text, act text, subscription text, filter jsonb, counted bigint, state text, looked bigint, done bigint, kept bigint,
   who text, started_at timestamptz, carried_at timestamptz, ended_at timestamptz, stopped_by text, error text
@@ -111,15 +113,26 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = i
 #variable_conflict use_column
 begin
   perform trunq._check_limit(p_limit);
+  perform trunq._check_word(p_state, trunq._words('sweep_state'), 'no sweep is "%s"');
   return query
+    -- By the index of these alone: many newer ones may have ended.
+    with running as materialized (
+      select r.* from trunq.sweep r
+      where r.ended_at is null and (p_queue is null or r.queue = p_queue) and (p_before is null or r.sweep_id < p_before)),
+    found as (
+      select r.* from running r where p_state = 'running'
+      union all
+      (select s.* from trunq.sweep s
+      where p_state is distinct from 'running' and (p_state is null or s.state = p_state)
+        and (p_queue is null or s.queue = p_queue) and (p_before is null or s.sweep_id < p_before)
+      order by s.sweep_id desc limit p_limit))
     select s.sweep_id, s.queue, s.act, s.subscription, trunq._told_filter(s.filter), s.counted, s.state, s.looked, s.done, s.kept, s.who, s.started_at, s.carried_at,
       s.ended_at, o.who, s.error
-    from trunq.sweep s left join trunq.sweep_stop o on o.sweep_id = s.sweep_id
-    where (p_queue is null or s.queue = p_queue) and (p_before is null or s.sweep_id < p_before)
+    from found s left join trunq.sweep_stop o on o.sweep_id = s.sweep_id
     order by s.sweep_id desc limit p_limit;
 end $$;
 comment on function trunq.list_sweeps is
-  'Sweeps, newest first, p_limit at most (100), of a queue, also one that was dropped, or of all; p_before: the last sweep_id of the page before. state: running, finished, stopped, dropped (its queue, or subscription, is gone) or refused (who asked has no right to the queue any more); looked: at how many; done: how many it acted on; kept: how many matched and were left: deleted, their unique key held by another, over, or taken by somebody else; counted: by the preview; error: why its last part failed, which is tried again.
+  'Sweeps, newest first, p_limit at most (100), of a queue, also one that was dropped, or of all; p_before: the last sweep_id of the page before; p_state: those in one state. state: running, finished, stopped, dropped (its queue, or subscription, is gone) or refused (who asked has no right to the queue any more); looked: at how many; done: how many it acted on; kept: how many matched and were left: deleted, their unique key held by another, over, or taken by somebody else; counted: by the preview; error: why its last part failed, which is tried again.
 Raises: TQ005.';
 
 create or replace function trunq.sweep() returns bigint
