@@ -21,6 +21,7 @@ from trunq.pipeline import source as sources
 from trunq.pipeline.choice import choose_engine
 from trunq.pipeline.compaction import compact_if_due
 from trunq.pipeline.control import Asked, Control, Run
+from trunq.pipeline.definition.change import require_all
 from trunq.pipeline.definition.jdbc import is_jdbc
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
@@ -251,6 +252,8 @@ class Executor:
 
     def _apply(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
         self._warm_for(pipeline)
+        if not run.is_cancelled:
+            require_all(pipeline, run.slice)
         sink = sinks.make(pipeline, self.dsn)
         # To give a run up, its source is not needed: it may be what is wrong.
         is_read = "quarantine" not in run.slice and not run.is_cancelled

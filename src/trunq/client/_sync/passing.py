@@ -2600,8 +2600,8 @@ class Passing(Access):
         Those that pass leave the quarantine in the step in which that run ends; those that break a rule again
         come back with the new reasons.
 
-        Returns the id of the message. Raises QueueNotFound, PipelineNotFound; InvalidPipeline for mode apply,
-        and for a pipeline with per, whose instances have the rows.
+        Returns the id of the message. Raises QueueNotFound, PipelineNotFound; InvalidPipeline for the modes
+        apply, replace and replace_partitions, and for a pipeline with per, whose instances have the rows.
         """
         returned: int = self._value(connection, "resend_quarantine", pipeline=pipeline, reason=reason)
         return returned

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.part import Part
 
 OP: Final = "_op"
@@ -87,6 +88,20 @@ def require_changes(source: Any, sink: Any) -> None:
         raise ValueError(
             "missing = 'delete' needs a source that is read whole each time: write changes = 'all' in a"
             " source with format = 'table', or format = 'http' without since and each"
+        )
+
+
+def require_all(pipeline: Any, slice: dict[str, Any]) -> None:
+    """Refuse some of the rows of a source for a sink that would drop the others: when the run began, it had
+    another mode. Raises InvalidPipeline.
+    """
+    mode = getattr(pipeline.sink, "mode", "")
+    is_part = "quarantine" in slice or ("range" in slice and mode == "replace")
+    if mode in _OF_ALL and is_part:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name}: the run has a part of the rows, and mode = '{mode}' would drop others",
+            "give the sink the mode back that it had when the run began, or end the run: trunq pipeline cancel"
+            f" {pipeline.name}",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -105,9 +105,12 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
         for name, kind in wider.items()
     ]
     written.notes += [f"column {old} of {target.name} is renamed {now}" for old, now in renamed.items()]
-    written = _evolved(pipeline, written, new, target.name)
-    # Whatever evolve says: the sink finds by these what it has deleted.
-    written.added |= {name: kind for name, kind in noted.items() if name not in there}
+    return _with_noted(_evolved(pipeline, written, new, target.name), noted, there)
+
+
+def _with_noted(written: Written, noted: Columns, there: Collection[str]) -> Written:
+    """With the columns that the sink writes itself, whatever evolve says: it finds by these what is gone."""
+    written.added = {**written.added, **{name: kind for name, kind in noted.items() if name not in there}}
     written.columns = {**(written.columns or {}), **noted}
     return written
 
@@ -196,15 +199,16 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
             f'there is no column "{missing[0]}" in the rows; there are {", ".join(lake.names)}'
         )
     check_partitioning(lake, model.partition_by)
-    coming = {each.name: str(each.type) for each in lake} | dict.fromkeys(_noted(model), str(TIME))
+    coming = {each.name: str(each.type) for each in lake}
+    noted = dict.fromkeys(_noted(model), str(TIME))
     if table is None:
-        return Written(coming, coming, is_made=True)
+        return Written(coming | noted, coming | noted, is_made=True)
     found = pa.schema(table.schema().to_arrow())
     renamed = pipeline.evolve.renamed(found.names, lake.names)
     found = with_names(found, renamed)
     there = {each.name: str(each.type) for each in found}
     if list(there) == ["trunq_blank"]:
-        return Written(coming, coming)
+        return Written(coming | noted, coming | noted)
     partitions = [renamed.get(name, name) for name in table.metadata().partition_columns]
     is_moved = bool(model.partition_by) and model.partition_by != partitions
     if is_moved and pipeline.evolve.partitions == "refuse":
@@ -226,9 +230,8 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
         written.notes.append(
             f"{model.path} is written anew, partitioned by ({', '.join(model.partition_by)})"
         )
-    return _evolved(
-        pipeline, written, {name: kind for name, kind in coming.items() if name not in there}, model.path
-    )
+    new = {name: kind for name, kind in coming.items() if name not in there}
+    return _with_noted(_evolved(pipeline, written, new, model.path), noted, there)
 
 
 def _evolved(pipeline: Pipeline, written: Written, new: Columns, target: str) -> Written:

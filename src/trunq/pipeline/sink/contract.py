@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -23,20 +23,24 @@ def require_there(pipeline: Pipeline, sink: Sink) -> None:
     )
 
 
-def agreed(pipeline: Pipeline, path: str, there: pa.Schema, lake: pa.Schema) -> pa.Schema:
+def agreed(
+    pipeline: Pipeline, path: str, there: pa.Schema, lake: pa.Schema, own: Collection[str] = ()
+) -> pa.Schema:
     """The columns that a lake is to have for rows with these. Raises InvalidPipeline for what the pipeline
-    does not let become of them.
+    does not let become of them. `own`: columns that the sink writes itself, which it gets whatever `evolve`
+    says.
     """
     fields = []
     evolve = pipeline.evolve
     for field in lake:
         if field.name not in there.names:
-            if evolve.columns in ("refuse", "quarantine"):
+            is_own = field.name in own
+            if evolve.columns in ("refuse", "quarantine") and not is_own:
                 raise InvalidPipeline(
                     f'pipeline {pipeline.name}: column "{field.name}" is new: {path} has none',
                     'evolve = "add" adds it',
                 )
-            if evolve.columns == "add":
+            if evolve.columns == "add" or is_own:
                 fields.append(field)
             continue
         kind = there.field(field.name).type

@@ -59,6 +59,8 @@ class DeltaSink:
 
     _own: Sequence[str] = ()
     """Columns of the rows that are staged, and are none of the table."""
+    _noted: Sequence[str] = ()
+    """Columns of the table that the sink writes itself."""
 
     def __init__(self, pipeline: Pipeline, dsn: str) -> None:  # noqa: ARG002  # as all sinks
         assert isinstance(pipeline.sink, Model)
@@ -342,7 +344,7 @@ class DeltaSink:
             )
         if self._model.mode == "replace_partitions" and not becomes:
             self._refuse(f"{path} has no partitions to be replaced", "give partition_by")
-        wanted = agreed(self._pipeline, path, there, lake)
+        wanted = agreed(self._pipeline, path, there, lake, self._noted)
         wider = {
             each.name: each.type
             for each in wanted

@@ -22,6 +22,7 @@ from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted
 from trunq.pipeline.sink.delta import DeltaSink, is_small, same
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.merge import one_a_key
+from trunq.pipeline.sink.version import TIME
 
 _DELETED = f"s.\"{OP}\" = 'delete'"
 
@@ -34,6 +35,7 @@ class DeletingDeltaSink(DeltaSink):
         self._applies = self._model.mode == "apply"
         self._is_soft = self._model.deletes == "soft"
         self._own = OWN if self._applies else ()
+        self._noted = (DELETED_AT,) if self._is_soft else ()
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         if self._applies:
@@ -44,8 +46,7 @@ class DeletingDeltaSink(DeltaSink):
 
     def _fitted(self, lake: pa.Schema) -> pa.Schema:
         columns = [field for field in lake if field.name not in self._own]
-        noted = [pa.field(DELETED_AT, pa.timestamp("us", "UTC"))] if self._is_soft else []
-        return pa.schema([*columns, *noted])
+        return pa.schema([*columns, *(pa.field(name, TIME) for name in self._noted)])
 
     def _merges(self, run: Run, parts: list[str]) -> bool:
         return bool(run.attempt) and (bool(parts) or (is_whole(run.slice) and self._has_rows()))

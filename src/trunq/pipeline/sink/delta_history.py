@@ -26,8 +26,10 @@ from trunq.pipeline.sink.version import CLOSES, TIME, VALID_FROM, VALID_TO, clos
 class DeltaHistorySink(DeltaSink):
     """Such a table."""
 
+    _noted = (VALID_FROM, VALID_TO)
+
     def _fitted(self, lake: pa.Schema) -> pa.Schema:
-        if own := [name for name in (VALID_FROM, VALID_TO) if name in lake.names]:
+        if own := [name for name in self._noted if name in lake.names]:
             self._refuse(f'rows have a column "{own[0]}", which mode history writes itself')
         newest = self._model.newest
         if newest is not None and not pa.types.is_temporal(lake.field(newest).type):
@@ -35,7 +37,7 @@ class DeltaHistorySink(DeltaSink):
                 f'"{newest}" is {lake.field(newest).type}, and says when a version began',
                 'cast it: columns = {cast = {... = "timestamp[us, UTC]"}}; or leave newest out',
             )
-        return pa.schema([*lake, pa.field(VALID_FROM, TIME), pa.field(VALID_TO, TIME)])
+        return pa.schema([*lake, *(pa.field(name, TIME) for name in self._noted)])
 
     def _merges(self, run: Run, parts: list[str]) -> bool:
         return bool(parts) or (bool(run.attempt) and self._ends_missing(run) and self._has_rows())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +17,18 @@ from trunq.pipeline.work.column import Refuse
 
 
 def again(
-    pipeline: Pipeline, control: Control, ids: list[int], refuse: Refuse, lost: Callable[[int], None]
+    pipeline: Pipeline,
+    control: Control,
+    ids: list[int],
+    refuse: Refuse,
+    lost: Callable[[int], None],
+    columns: Collection[str],
 ) -> Iterator[pa.RecordBatch]:
     """The rows, but for those whose value could not be cast and is not in the quarantine: they are refused
-    for the same reasons, and `lost` is told how many they are.
+    for the same reasons, and `lost` is told how many they are. `columns`: those that rows have today, where
+    it is known; what `evolve` says has another name since comes under that.
     """
-    rows = control.read_quarantine(pipeline.name, ids)
+    rows = [_renamed(pipeline, row, columns) for row in control.read_quarantine(pipeline.name, ids)]
     if _may_lose(pipeline):
         reasons = control.read_reasons(pipeline.name, ids)
         gone = [_is_lost(pipeline, row, why) for row, why in zip(rows, reasons, strict=True)]
@@ -32,6 +38,11 @@ def again(
             lost(len(kept))
             rows = [row for row, is_gone in zip(rows, gone, strict=True) if not is_gone]
     return batches_of(alike(rows), "the quarantine")
+
+
+def _renamed(pipeline: Pipeline, row: dict[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    names = pipeline.evolve.renamed(row, columns)
+    return {names.get(name, name): value for name, value in row.items()} if names else row
 
 
 def alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

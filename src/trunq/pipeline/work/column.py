@@ -192,6 +192,13 @@ class Steps:
         return next((old for old, new in self._columns.rename.items() if new == name), name)
 
 
+def names_after(pipeline: Pipeline, of_source: pa.Schema | None) -> list[str]:
+    """The columns of a source after these steps; of one that is not known, none."""
+    if of_source is None:
+        return []
+    return (of_source if pipeline.columns is None else Steps(pipeline, of_source).schema).names
+
+
 def resuming(pipeline: Pipeline, of_source: pa.Schema | None, of_rows: pa.Schema) -> Steps:
     """The steps of rows that have been through them; of_source None: their columns are not known."""
     known = of_rows if of_source is None else Steps(pipeline, of_source).schema

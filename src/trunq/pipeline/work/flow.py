@@ -168,8 +168,7 @@ class Flow:
         after: State = self._run.slice.get("after", self.context.state)
         return after
 
-    def _counted(self, source: Source | None) -> Iterator[pa.RecordBatch]:
-        batches = self._again() if source is None else source.read(self._run.slice, self.context)
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in timed_each(batches, self._run.figures.read):
             self._run.progress["rows_in"] += batch.num_rows
             self._run.progress["bytes"] += batch.nbytes
@@ -177,26 +176,29 @@ class Flow:
 
     def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
         """What the source gave, after the steps of `columns`."""
-        batches = self._counted(source)
         is_plain = self._pipeline.columns is None and not self._pipeline.checks
         if is_plain and source is not None:
-            return batches
+            return self._counted(source.read(self._run.slice, self.context))
         from trunq.pipeline.work.local import fitted, given, given_again  # noqa: PLC0415  # for few runs
 
         if source is None:
             of_source = sources.make(self._pipeline, self._dsn, self._control).schema(self._run.slice)
+            batches = self._counted(self._again(of_source))
             if is_plain and self._pipeline.function is not None:
                 return fitted(of_source, batches)
             return given_again(self._pipeline, of_source, batches, self._refuse)
+        batches = self._counted(source.read(self._run.slice, self.context))
         return given(self._pipeline, source, self._run.slice, batches, self._refuse)
 
-    def _again(self) -> Iterator[pa.RecordBatch]:
+    def _again(self, of_source: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         from trunq.pipeline.work.again import again  # noqa: PLC0415
+        from trunq.pipeline.work.column import names_after  # noqa: PLC0415
 
         def lost(count: int) -> None:
             self._run.progress["rows_in"] += count
 
-        return again(self._pipeline, self._control, self._run.slice["quarantine"], self._refuse, lost)
+        names = names_after(self._pipeline, of_source)
+        return again(self._pipeline, self._control, self._run.slice["quarantine"], self._refuse, lost, names)
 
     def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
         batches = list(self._given(source))

@@ -118,7 +118,7 @@ class Reading:
         try:
             control = Control(client)
             if "quarantine" in share:
-                yield Quarantined(self.pipeline, control, None)
+                yield Quarantined(self.pipeline, control, None, self.schema.names)
             else:
                 yield sources.make(self.pipeline, self.dsn, control)
         finally:
@@ -188,8 +188,11 @@ class _Once(Source):
 class Quarantined(_Once):
     """Rows of the quarantine, as rows of the source that they came from."""
 
-    def __init__(self, pipeline: Pipeline, control: Control, source: Source | None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, control: Control, source: Source | None, columns: Collection[str] = ()
+    ) -> None:
         self._pipeline, self._control, self._source = pipeline, control, source
+        self._columns = columns
         self.lost = 0
         """How many rows that were read it has not given, since what they were is not known."""
 
@@ -205,7 +208,9 @@ class Quarantined(_Once):
         return unified(self._pipeline.name, found)
 
     def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
-        return again(self._pipeline, self._control, slice["quarantine"], context.refuse, self._lose)
+        return again(
+            self._pipeline, self._control, slice["quarantine"], context.refuse, self._lose, self._columns
+        )
 
     def _lose(self, count: int) -> None:
         self.lost += count

@@ -82,14 +82,22 @@ Raises: TQ030.';
 
 create or replace function trunq._check_resend(p_pipeline trunq.pipeline) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_mode constant text := p_pipeline.definition #>> '{sink,mode}';
 begin
-  if p_pipeline.definition #>> '{sink,mode}' = 'apply' then
+  if v_mode = 'apply' then
     perform trunq._fail('TQ031', format('pipeline "%s" applies changes, and a row of its quarantine may be older than that of its sink', p_pipeline.name),
       format('change the row in the source, and it comes again; or trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline.name));
+  elsif v_mode in ('replace', 'replace_partitions') then
+    perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows that are sent again would be there alone, and %s gone', p_pipeline.name, v_mode,
+      case v_mode when 'replace' then 'all others' else 'the others of their partitions' end),
+      format('a run reads all that its source has, and those that pass by then are written: %strunq pipeline run %s; without what is kept out: trunq pipeline quarantine %s --purge',
+        case when p_pipeline.definition #>> '{source,format}' in ('csv', 'json', 'parquet') then format('trunq pipeline state %s --reset, and ', p_pipeline.name) end,
+        p_pipeline.name, p_pipeline.name));
   end if;
   perform trunq._require_own_runs(p_pipeline);
 end $$;
-comment on function trunq._check_resend is 'Refuses (TQ031) to send rows of a quarantine again to a sink that would take older rows for newer ones, and of a pipeline whose instances have them.';
+comment on function trunq._check_resend is 'Refuses (TQ031) to send rows of a quarantine again to a sink that would take older rows for newer ones, or drop all others, and of a pipeline whose instances have them.';
 
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -101,7 +109,7 @@ end $$;
 comment on function trunq.resend_quarantine is
   'Asks for a run that sends rows of the quarantine through the pipeline once more, of one reason or all, the oldest 10,000 at most. Those that pass leave the quarantine in the step in which that run ends; those that break a rule again come back with the new reasons.
 Returns: the id of the message.
-Raises: TQ001, TQ030; TQ031 for mode apply, and for a pipeline with per, whose instances have the rows.';
+Raises: TQ001, TQ030; TQ031 for the modes apply, replace and replace_partitions, and for a pipeline with per, whose instances have the rows.';
 
 create or replace function trunq.purge_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$

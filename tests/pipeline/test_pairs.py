@@ -1,0 +1,152 @@
+"""Two features meet: what each does alone is right, and what both do to a row is, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.piping import Bench
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.plan import plan_pipeline
+
+CAPTURED = {"format": "table", "table": "source", "changes": "capture"}
+WHOLE = {"format": "table", "table": "source", "changes": "all"}
+SINKS: dict[str, dict[str, Any]] = {
+    "table": {"format": "table", "table": "copy"},
+    "delta": {"format": "delta", "path": "copy"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def rows(bench: Bench, kind: str, *columns: str) -> list[tuple[Any, ...]]:
+    if kind == "table":
+        return sorted(bench.sql(f"select {', '.join(columns)} from copy"))
+    found = DeltaTable("copy").to_pyarrow_table()
+    return sorted(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+@pytest.mark.parametrize("kind", [*SINKS, "queue"])
+def test_a_row_whose_key_was_kept_out_may_be_deleted(bench: Bench, kind: str) -> None:
+    bench.sql("create table source (id text primary key, word text)")
+    bench.sql("insert into source values ('1', 'a'), ('2', 'b'), ('x', 'c'), ('y', 'd')")
+    if kind == "queue":
+        bench.client.create_queue("told")
+    sink = SINKS.get(kind, {"format": "queue", "queue": "told", "kind": "told"})
+    name = bench.make(CAPTURED, {**sink, "mode": "apply"}, columns={"cast": {"id": "int32"}})
+    assert bench.run(name)["rows_bad"] == 2
+    bench.sql("delete from source where id in ('2', 'x')")
+    assert bench.run(name)["rows_bad"] == 0
+    bench.sql("delete from source where id = 'y'")
+    assert bench.run(name)["outcome"] == "done", "with no other row"
+    if kind == "queue":
+        told = bench.sql("select payload->>'op', key from trunq_log.told where key is not null order by id")
+        assert told == [("upsert", "1"), ("upsert", "2"), ("delete", "2")]
+    else:
+        assert rows(bench, kind, "id", "word") == [(1, "a")]
+
+
+def test_a_row_whose_key_does_not_fit_may_be_deleted(bench: Bench) -> None:
+    bench.sql("create table source (id bigint primary key, word text)")
+    bench.sql("create table copy (id integer primary key, word text)")
+    bench.sql("insert into source values (1, 'a'), (3000000000, 'b')")
+    name = bench.make(CAPTURED, {**SINKS["table"], "mode": "apply"}, evolve="quarantine")
+    assert bench.run(name)["rows_bad"] == 1
+    bench.sql("delete from source where id > 1; update source set word = 'c'")
+    bench.run(name)
+    assert rows(bench, "table", "id", "word") == [(1, "c")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("table", {"mode": "replace"}),
+        ("delta", {"mode": "replace"}),
+        ("delta", {"mode": "replace_partitions", "partition_by": ["part"]}),
+    ],
+)
+def test_rows_that_are_sent_again_stand_for_no_others(bench: Bench, kind: str, more: dict[str, Any]) -> None:
+    bench.sql("create table source (id int primary key, part text, word text)")
+    bench.sql("insert into source values (1, 'p', 'a'), (2, 'p', null), (3, 'q', 'c')")
+    sink = {**SINKS[kind], **more}
+    name = bench.make(WHOLE, sink, checks=[{"column": "word", "not_null": True}])
+    bench.run(name)
+    bench.make(WHOLE, sink, name=name)
+    with pytest.raises(InvalidPipeline, match="would be there alone") as caught:
+        bench.client.resend_quarantine(name)
+    assert f"trunq pipeline run {name}" in caught.value.hint
+    asked = bench.client.publish("pipelines", {"reason": None}, kind=name, headers={"resend": True})
+    with pytest.raises(InvalidPipeline, match="would be there alone"):
+        bench.execute(asked)
+    assert rows(bench, kind, "id") == [(1,), (3,)]
+    bench.run(name)
+    assert rows(bench, kind, "id", "word") == [(1, "a"), (2, None), (3, "c")], "as the hint says"
+
+
+def test_a_run_that_has_a_part_of_the_rows_stands_for_no_others_when_the_mode_has_changed(
+    bench: Bench,
+) -> None:
+    bench.sql("create table source (id int primary key, word text)")
+    bench.sql("insert into source values (1, 'a'), (2, null)")
+    bench.sql("create table copy (id int primary key, word text)")
+    upserted = {**SINKS["table"], "mode": "upsert", "key": ["id"]}
+    name = bench.make(WHOLE, upserted, checks=[{"column": "word", "not_null": True}])
+    bench.run(name)
+    bench.make(WHOLE, upserted, name=name)
+    bench.sql("alter table copy alter word set not null")
+    asked = bench.client.resend_quarantine(name)
+    with pytest.raises(Exception, match="not-null"):
+        bench.execute(asked)
+    bench.sql("alter table copy alter word drop not null")
+    bench.make(WHOLE, {**SINKS["table"], "mode": "replace"}, name=name)
+    with pytest.raises(InvalidPipeline, match="has a part of the rows") as caught:
+        bench.execute(asked)
+    assert rows(bench, "table", "id") == [(1,)]
+    assert f"trunq pipeline cancel {name}" in caught.value.hint
+    bench.client.cancel_pipeline(name)
+    bench.run(name)
+    assert rows(bench, "table", "id") == [(1,), (2,)]
+
+
+def test_a_row_that_is_sent_again_after_its_column_was_renamed_has_its_value(bench: Bench) -> None:
+    bench.sql("create table source (id int primary key, price text); create table copy (like source)")
+    bench.sql("alter table copy add primary key (id), alter price type numeric(6,2) using null")
+    bench.sql("insert into source values (1, '1.00'), (2, '1.005')")
+    sink = {**SINKS["table"], "mode": "upsert", "key": ["id"]}
+    name = bench.make({"format": "table", "table": "source"}, sink, evolve="quarantine")
+    bench.run(name)
+    bench.sql("alter table source rename price to amount; insert into source values (3, '3.00')")
+    evolve = {"types": "quarantine", "rename": {"price": "amount"}}
+    bench.make({"format": "table", "table": "source"}, sink, evolve=evolve, name=name)
+    bench.run(name)
+    bench.sql("alter table copy alter amount type numeric(7,3)")
+    assert bench.execute(bench.client.resend_quarantine(name))["rows_out"] == 1
+    found = [(id, str(amount)) for id, amount in rows(bench, "table", "id", "amount")]
+    assert found == [(1, "1.000"), (2, "1.005"), (3, "3.000")]
+
+
+@pytest.mark.parametrize("evolve", ["ignore", "freeze", {"columns": "quarantine"}])
+@pytest.mark.parametrize("mode", ["apply", "history"])
+def test_a_lake_gets_the_columns_that_its_sink_writes_itself(bench: Bench, mode: str, evolve: Any) -> None:
+    bench.sql("create table source (id int primary key, word text)")
+    bench.sql("insert into source values (1, 'a'), (2, 'b')")
+    write_deltalake("copy", pa.table({"id": pa.array([], pa.int32()), "word": pa.array([], pa.string())}))
+    source, more = (
+        (CAPTURED, {"deletes": "soft"}) if mode == "apply" else (WHOLE, {"key": ["id"], "missing": "delete"})
+    )
+    name = bench.make(source, {**SINKS["delta"], "mode": mode, **more}, evolve=evolve)
+    planned = plan_pipeline(name, bench.dsn)
+    column = "deleted_at" if mode == "apply" else "valid_to"
+    assert not planned.refused
+    assert column in planned.added
+    bench.run(name)
+    bench.sql("delete from source where id = 1")
+    bench.run(name)
+    assert [(id, gone is None) for id, gone in rows(bench, "delta", "id", column)] == [(1, False), (2, True)]
