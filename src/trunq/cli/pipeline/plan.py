@@ -68,7 +68,8 @@ def _print(planned: Planned) -> None:
         ("rows", _rows(planned)),
         ("engine", f"{planned.engine}: {planned.why}" if planned.why else None),
         ("columns", _columns(planned)),
-        ("added", ", ".join(f"{column} {kind}" for column, kind in planned.added.items()) or None),
+        # Of a sink that is made, all columns are new: they stand above.
+        ("added", None if planned.makes_sink else _kinds(planned.added) or None),
     ):
         print_fact(fact, value, 12)
     for note in planned.notes:
@@ -76,8 +77,10 @@ def _print(planned: Planned) -> None:
     for each in planned.refused:
         hint = f": {in_shell(each['hint'])}" if each["hint"] else ""
         print_fact("refused", f"{each['message']}{hint}", 12)
-    if not planned.refused and planned.instances is None:
-        say("Nothing is known that would stop it.")
+    if planned.refused or planned.instances is not None:
+        return
+    say("What made its newest attempt fail may stop it again." if planned.has_failed
+        else "Nothing is known that would stop it.")  # fmt: skip
 
 
 def _rows(planned: Planned) -> str | None:
@@ -90,4 +93,8 @@ def _columns(planned: Planned) -> str | None:
     if planned.columns is None:
         return None
     made = "the sink is made with " if planned.makes_sink else ""
-    return made + ", ".join(f"{column} {kind}" for column, kind in planned.columns.items())
+    return made + _kinds(planned.columns)
+
+
+def _kinds(columns: dict[str, str]) -> str:
+    return ", ".join(f"{column} {kind}" for column, kind in columns.items())

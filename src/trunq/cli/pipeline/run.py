@@ -16,6 +16,7 @@ from trunq.cli.ground.output import err
 from trunq.record import Backfill
 
 _EVERY: Final = 0.5
+_PLACES: Final = ("table", "tables", "queue", "path", "query", "url", "function")
 
 
 def progress_words(progress: Any) -> str:
@@ -32,6 +33,13 @@ def progress_words(progress: Any) -> str:
     if progress.get("tasks"):
         said.append(f"{progress.get('done', 0)} of {progress['tasks']} tasks done")
     return ", ".join(said)
+
+
+def place_words(part: dict[str, Any]) -> str:
+    """Where a source reads, or a sink writes: its format, and the table, queue, path or address."""
+    where = next((part[key] for key in _PLACES if part.get(key)), None)
+    named = ", ".join(where) if isinstance(where, list) else where
+    return str(part["format"]) if named is None else f"{part['format']} {' '.join(str(named).split())}"
 
 
 def trigger_words(trigger: Any) -> str | None:
@@ -81,6 +89,27 @@ def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
         why = f", since {slice['because']}" if slice.get("because") else ""
         return f"the rows of {source['table']} as they are{why}"
     return f"{source['format']} {json.dumps(slice)}"
+
+
+def written_words(rows: int | None, bad: int | None) -> str:
+    """What a run wrote and kept out."""
+    written = f"{display.text(rows or 0)} {'row' if rows == 1 else 'rows'} written"
+    return f"{written}, {display.text(bad or 0)} quarantined"
+
+
+def answer_words(answer: Any) -> str:
+    """What became of a message that got no run of its own, behind the name of its pipeline."""
+    told = answer if isinstance(answer, dict) else {}
+    if "tables" in told:
+        return "looked for tables, and asked for a run of each. See: trunq pipeline instances {name}"
+    if told.get("outcome") == "asked":
+        each = told["instances"]
+        of = "a run of 1 instance" if each == 1 else f"runs of {each} instances"
+        return f"asked for {of}. See: trunq pipeline instances {{name}}"
+    if told.get("number") is not None:
+        which = f"got the answer of run {told['number']}, which began for another message"
+        return f"{which}: {written_words(told['rows_out'], told['rows_bad'])}."
+    return "had nothing new."
 
 
 def share_words(row: Backfill) -> str:

@@ -7,7 +7,7 @@ from trunq.cli.ground.database import client
 from trunq.cli.ground.output import Row, write_rows
 from trunq.cli.pipeline.pipeline import Name, app
 
-_COLUMNS = ("version", "column", "type", "change", "number", "noted_at")
+_COLUMNS = ("version", "column", "type", "change", "run", "noted_at")
 
 
 @option.verb(
@@ -37,6 +37,7 @@ def _columns_of(version: Row) -> list[Row]:
     return [
         {
             **version,
+            "run": version["number"],
             "column": name,
             "type": kind or "",
             "change": "" if name not in changed else "renamed" if kind is None else "new",

@@ -49,6 +49,8 @@ class Planned:
     is_exact: bool = False
     is_open: bool = False
     """The run has begun: its slice is fixed."""
+    has_failed: bool = False
+    """Its newest attempt did: `notes` has the error."""
     engine: str = "process"
     """"spark" or "process", and `why`."""
     why: str = ""
@@ -206,6 +208,7 @@ class _Planning:
                     self._tell(estimate(run.slice))
             planned.reads += _slice_words(self._pipeline, run.slice, None)
             if run.error:
+                planned.has_failed = True
                 planned.notes.append(f"its newest attempt failed: {run.error.splitlines()[0]}")
             return
         # A class that is made from another plans in its own way, and may write.
