@@ -9,8 +9,10 @@ from typing import Any
 
 LONGEST = 48
 """Characters of a text in a table; a longer one is cut."""
-FLEXIBLE = ("error", "finding")
+FLEXIBLE = ("error", "finding", "reasons", "content", "example")
 """Columns whose text is as long as there is room."""
+AT_MOST = 500
+"""Characters of a value in such a column that is no text: a row that was kept out may be large."""
 HIDDEN = "(hidden here)"
 FILTERS = {
     "state": "{}",
@@ -34,7 +36,8 @@ def cell(column: str, value: Any) -> str:
     shown = text(value)
     if column in FLEXIBLE:
         # The other lines say where in the code it happened; `trunq message show` prints them all.
-        return shown.partition("\n")[0]
+        line = shown.partition("\n")[0]
+        return line if isinstance(value, str) or len(line) <= AT_MOST else line[: AT_MOST - 1] + "…"
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 

@@ -135,6 +135,7 @@ checks = [{name = "too large", column = "id", between = [1, 2]}]
     assert "state" not in trunq("pipeline", "show", "orders").said.split("begun")[0]
     kept = trunq("pipeline", "quarantine", "orders").said
     assert "pipeline quarantine id run reasons content" in kept
+    assert "source table source_acme" in trunq("pipeline", "show", "orders/acme").said
     assert "orders/acme 1 1 too large" in kept
     assert "orders/acme" not in trunq("pipeline", "quarantine", "orders/acme").said
     assert trunq("pipeline", "quarantine", "orders", "--json").json["rows"][0]["pipeline"] == "orders/acme"

@@ -28,11 +28,11 @@ from trunq.cli.pipeline.run import (
     written_words,
 )
 from trunq.cli.pipeline.sight import (
-    REASONS,
     compaction_of,
     own_state,
     print_backfills,
     print_pipeline,
+    print_reasons,
     print_tree,
     seconds,
     warnings_of,
@@ -420,7 +420,7 @@ def quarantine(
     elif purge:
         say("{number} " + ("row" if done["purged"] == 1 else "rows") + " deleted.", number=done["purged"])
     else:
-        write_rows(counts, REASONS, False, f"Pipeline {name} has no rows in quarantine.")
+        print_reasons(counts, f"Pipeline {name} has no rows in quarantine.")
         if rows:
             of = () if all(row["pipeline"] == name for row in rows) else ("pipeline",)
             shown = [{**row, "run": row["number"], "reasons": ", ".join(row["reasons"])} for row in rows]

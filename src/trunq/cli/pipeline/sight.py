@@ -37,7 +37,7 @@ _RUNS: Final = (
     "error",
 )
 _CHANGES: Final = ("run", "noted_at", "column", "change")
-REASONS: Final = ("reason", "quarantined", "newest_at", "example")
+_REASONS: Final = ("reasons", "quarantined", "newest_at", "example")
 _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -65,6 +65,13 @@ def _compaction(row: Row | None) -> str | None:
     return f"{compacted_words(row)}, at {at}"
 
 
+def _of_instance(row: Row, words: str) -> str:
+    """With the value of an instance in the place of the field that names it."""
+    value = row["pipeline"].partition("/")[2]
+    per = row["definition"].get("per")
+    return words.replace(f"${{{per}}}", value) if value and per else words
+
+
 def compacted_words(row: Row) -> str:
     """What a compaction did."""
     merged, made, deleted = (text(row[f"files_{what}"]) for what in ("merged", "made", "deleted"))
@@ -82,7 +89,8 @@ def print_pipeline(
     """Print what is known of a pipeline, and tables of its runs, changes and reasons where there are any."""
     say("Pipeline {name}", name=row["pipeline"])
     for fact, value in (
-        ("source", place_words(row["definition"]["source"])), ("sink", _sink(row["definition"]["sink"])),
+        ("source", _of_instance(row, place_words(row["definition"]["source"]))),
+        ("sink", _of_instance(row, _sink(row["definition"]["sink"]))),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
         ("per", _per(row)), ("tables", _tables(row)),
@@ -94,7 +102,7 @@ def print_pipeline(
     ):  # fmt: skip
         print_fact(fact, value, 12)
     for each in warnings:
-        print_fact("warning", f"{each['warning']}: {each['hint']}", 12)
+        print_fact("warning", f"{each['warning']}; {each['hint']}", 12)
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
@@ -104,13 +112,18 @@ def print_pipeline(
     if changes:
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:
-        write_rows(reasons, REASONS, False, "")
+        print_reasons(reasons)
 
 
 def _sink(sink: dict[str, Any]) -> str:
     """Where rows go, how, and how often if that is not once."""
     mode = f", {sink['mode']}" if "mode" in sink else ""
     return place_words(sink) + (" (at least once)" if sink["format"] == "http" else mode)
+
+
+def print_reasons(counts: Sequence[Row], empty: str = "") -> None:
+    """How many rows are in the quarantine for which reason, each in full: --reason takes it."""
+    write_rows([{**row, "reasons": row["reason"]} for row in counts], _REASONS, False, empty)
 
 
 def print_backfills(backfills: Sequence[Backfill]) -> None:
