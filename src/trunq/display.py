@@ -14,6 +14,7 @@ FLEXIBLE = ("error", "finding", "reasons", "content", "example")
 AT_MOST = 500
 """Characters of a value in such a column that is no text: a row that was kept out may be large."""
 HIDDEN = "(hidden here)"
+_PLACES = ("table", "tables", "queue", "path", "query", "url", "function")
 FILTERS = {
     "state": "{}",
     "kind": "kind {}",
@@ -44,6 +45,13 @@ def cell(column: str, value: Any) -> str:
 def label(column: str) -> str:
     """The name of a column as a heading: `died_at` is shown as `died`."""
     return column.removesuffix("_at").replace("_", " ")
+
+
+def place(part: Mapping[str, Any]) -> str:
+    """Where a source of a pipeline reads, or a sink writes: its format, and table, queue, path or address."""
+    where = next((part[key] for key in _PLACES if part.get(key)), None)
+    named = ", ".join(where) if isinstance(where, list) else where
+    return str(part["format"]) if named is None else f"{part['format']} {' '.join(str(named).split())}"
 
 
 def text(value: Any) -> str:

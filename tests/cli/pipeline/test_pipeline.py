@@ -409,6 +409,22 @@ def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_pat
     assert isinstance(trunq("pipeline", "list", "--json").json[0]["age"], float)
 
 
+def test_what_starts_a_new_pipeline_is_said_with_what_is_left_to_do(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "triggers.toml"
+    source = 'source = { format = "table", table = "source" }'
+    triggers = {"often": 'every = "10 minutes"', "follow": "continuous = true", "hooked": 'on = "webhook"'}
+    written = "[pipeline.{0}]\n{1}\nsink = {{ format = 'table', table = '{0}' }}\ntrigger = {{ {2} }}\n"
+    file.write_text("".join(written.format(name, source, starts) for name, starts in triggers.items()))
+    said = " ".join(trunq("pipeline", "create", str(file)).said.split())
+    assert "Pipeline often created. A runner starts it: every 10m." in said
+    assert "Pipeline follow created. A runner runs it as soon as its source has something new." in said
+    made = "trunq webhook create hooked pipelines --kind hooked --secret SECRET_OF_HOOKED"
+    assert made.replace("SECRET_OF_HOOKED", "VARIABLE") in said
+    assert trunq(*made.split()[1:]).status == 0, "what it says can be done"
+
+
 def test_a_message_that_got_the_answer_of_another_run_says_which_that_was() -> None:
     # Which of two messages begins the run is chance.
     done = {"number": 7, "backfill": False, "outcome": "done", "rows_in": 3, "rows_out": 2, "rows_bad": 1}
@@ -527,5 +543,9 @@ evolve = {types = "widen", rename = {id = "number"}}
     for line in ("2 number bigint new 2 ", "2 id renamed 2 ", "1 id integer new 1 "):
         assert line in said
     newest = trunq("pipeline", "schema", "copy", "--json").json[0]
+    with client.transaction() as connection:
+        connection.execute("alter table source alter number type numeric")
+    trunq("pipeline", "run", "copy")
+    assert "3 number numeric was bigint 3 " in trunq("pipeline", "schema", "copy", "--limit", "1").said
     assert (newest["columns"], newest["changed"]) == ({"number": "bigint"}, {"id": None, "number": "bigint"})
     assert "renamed" in trunq("pipeline", "show", "copy").said

@@ -22,8 +22,8 @@ from trunq.cli.pipeline.run import (
     asking,
     example,
     followed,
-    place_words,
     slice_words,
+    start_words,
     trigger_words,
     written_words,
 )
@@ -37,6 +37,7 @@ from trunq.cli.pipeline.sight import (
     seconds,
     warnings_of,
 )
+from trunq.display import place
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -102,14 +103,8 @@ def create(
         return
     examples = {each.name: example(each.definition.get("message", {})) for each in found}
     for name, made in created.items():
-        started = trigger_words(triggers[name])
-        say(
-            f"Pipeline {{name}} {'created' if made else 'changed'}. "
-            + ("Run it with: {asking}" if started is None else "A runner starts it: {started}."),
-            name=name,
-            started=started,
-            asking=asking(name, examples[name]),
-        )
+        how, what = start_words(name, triggers[name], examples[name])
+        say(f"Pipeline {{name}} {'created' if made else 'changed'}. {how}", name=name, what=what)
     for each in found:
         for sentence in missing(each):
             err.print(escape(f"Pipeline {each.name}: {sentence}."))
@@ -129,7 +124,7 @@ def list_pipelines(*, database: option.Database, json: option.Json = False, csv:
     shown = [
         {
             **with_words(row),
-            **{part: place_words(row["definition"][part]) for part in ("source", "sink")},
+            **{part: place(row["definition"][part]) for part in ("source", "sink")},
             "trigger": trigger_words(row["trigger"]),
             "age": seconds(row["age"]),
         }

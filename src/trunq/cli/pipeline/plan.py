@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
-from trunq.cli.ground.output import print_fact, say, write_json
+from trunq.cli.ground.output import err, print_fact, say, write_json
 from trunq.cli.pipeline.pipeline import Name, app, read_json, require_extra
 
 if TYPE_CHECKING:
@@ -50,7 +52,13 @@ def plan(
     # Functions of pipelines are found in the current directory first, as a runner finds them.
     if "" not in sys.path:
         sys.path.insert(0, "")
-    with address(database) as dsn:
+    # Another database is asked by Spark, whose Java process takes a while.
+    shows = (
+        err.status(f"Looks at source and sink of pipeline {escape(name)}")
+        if err.is_terminal
+        else nullcontext()
+    )
+    with address(database) as dsn, shows:
         planned = plan_pipeline(name, dsn, message=read_json("message", message), limit=limit)
     if json:
         write_json(asdict(planned))

@@ -16,7 +16,6 @@ from trunq.cli.ground.output import err
 from trunq.record import Backfill
 
 _EVERY: Final = 0.5
-_PLACES: Final = ("table", "tables", "queue", "path", "query", "url", "function")
 
 
 def progress_words(progress: Any) -> str:
@@ -35,13 +34,6 @@ def progress_words(progress: Any) -> str:
     return ", ".join(said)
 
 
-def place_words(part: dict[str, Any]) -> str:
-    """Where a source reads, or a sink writes: its format, and the table, queue, path or address."""
-    where = next((part[key] for key in _PLACES if part.get(key)), None)
-    named = ", ".join(where) if isinstance(where, list) else where
-    return str(part["format"]) if named is None else f"{part['format']} {' '.join(str(named).split())}"
-
-
 def trigger_words(trigger: Any) -> str | None:
     """What starts a pipeline by itself; None: nothing."""
     if not isinstance(trigger, dict):
@@ -55,6 +47,19 @@ def trigger_words(trigger: Any) -> str | None:
     if trigger.get("on") == "message":
         return f"messages of {trigger.get('queue')}"
     return str(trigger.get("on", "continuous"))
+
+
+def start_words(name: str, trigger: Any, message: str | None) -> tuple[str, str]:
+    """What has a new pipeline run: a sentence, and what stands in it for {what}."""
+    started = trigger_words(trigger)
+    if started is None:
+        return "Run it with: {what}", asking(name, message)
+    if started == "continuous":
+        return "A runner runs it {what}.", "as soon as its source has something new"
+    if started == "webhook":
+        made = f"trunq webhook create {name} pipelines --kind {name} --secret VARIABLE"
+        return "Requests to a webhook start it. If it has none yet: {what}", made
+    return "A runner starts it: {what}.", started
 
 
 def asking(name: str, message: str | None) -> str:

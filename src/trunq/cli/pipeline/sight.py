@@ -15,8 +15,8 @@ from trunq import Client
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, out, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
-from trunq.cli.pipeline.run import place_words, progress_words, share_words, trigger_words
-from trunq.display import interval, text
+from trunq.cli.pipeline.run import progress_words, share_words, trigger_words
+from trunq.display import interval, place, text
 from trunq.record import Backfill
 
 _RUNS: Final = (
@@ -89,7 +89,7 @@ def print_pipeline(
     """Print what is known of a pipeline, and tables of its runs, changes and reasons where there are any."""
     say("Pipeline {name}", name=row["pipeline"])
     for fact, value in (
-        ("source", _of_instance(row, place_words(row["definition"]["source"]))),
+        ("source", _of_instance(row, place(row["definition"]["source"]))),
         ("sink", _of_instance(row, _sink(row["definition"]["sink"]))),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
@@ -118,7 +118,7 @@ def print_pipeline(
 def _sink(sink: dict[str, Any]) -> str:
     """Where rows go, how, and how often if that is not once."""
     mode = f", {sink['mode']}" if "mode" in sink else ""
-    return place_words(sink) + (" (at least once)" if sink["format"] == "http" else mode)
+    return place(sink) + (" (at least once)" if sink["format"] == "http" else mode)
 
 
 def print_reasons(counts: Sequence[Row], empty: str = "") -> None:
@@ -195,7 +195,7 @@ def _with_figures(run: Row) -> Row:
         for name in ("source", "work", "sink")
     }
     sizes = {f"bytes {way}": _size(run[f"bytes_{way}"]) for way in ("in", "out")}
-    return {**run, "run": run["number"], **times, **sizes}
+    return {**run, "run": "backfill" if run["backfill"] else run["number"], **times, **sizes}
 
 
 def _size(bytes: int | None) -> str | None:

@@ -31,7 +31,6 @@ from trunq.pipeline.source.function import find_function
 from trunq.pipeline.work.column import Steps
 from trunq.record import PipelineRun, PipelineState
 
-
 _NOTHING: Final = "nothing is new"
 
 
