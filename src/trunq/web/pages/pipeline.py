@@ -23,6 +23,7 @@ class _State(Shown):
         super().__init__(row)
         source, sink = (display.place(row.definition[part]) for part in ("source", "sink"))
         self.way = f"{source}\N{NO-BREAK SPACE}→ {sink}"
+        self.formats = f"{row.source}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
         ) or ("failed" if row.error else "")
@@ -46,12 +47,10 @@ def _acts(row: Any) -> list[Act]:
     return found
 
 
-COLUMNS = (
-    Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}"),
-    Column("said", "state", "state"),
-    Column("way", "way", "from, to"),
-    Column("age", "length", "behind"),
-    Column("last_ended_at", "ago", "last run"),
+NAME = Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}")
+STATE = Column("said", "state", "state")
+BEHIND = Column("age", "length", "behind")
+FIGURES = (
     Column("next_due", "ago"),
     Column("bad_rows", "number", "quarantined"),
     Column("error", "error"),
@@ -79,7 +78,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
             Section(
                 "Pipelines",
                 await _listed(desk),
-                COLUMNS,
+                (NAME, STATE, Column("formats", label="from, to"), BEHIND, *FIGURES),
                 "There is no pipeline.",
                 "trunq pipeline create orders.toml",
                 acts=_acts,
@@ -139,7 +138,19 @@ async def show(desk: Desk, request: Request) -> Response:
         lead="",
         findings=[],
         sections=[
-            Section("Pipeline", Panel(mine, listed.why, listed.age), COLUMNS[1:], "", acts=_acts),
+            Section(
+                "Pipeline",
+                Panel(mine, listed.why, listed.age),
+                (
+                    STATE,
+                    Column("way", "way", "from, to"),
+                    BEHIND,
+                    Column("last_ended_at", "ago", "last run"),
+                    *FIGURES,
+                ),
+                "",
+                acts=_acts,
+            ),
             Section(
                 "Runs",
                 await panel(("runs of", name), runs),
