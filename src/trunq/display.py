@@ -9,9 +9,12 @@ from typing import Any
 
 LONGEST = 48
 """Characters of a text in a table; a longer one is cut."""
-FLEXIBLE = ("error", "finding")
+FLEXIBLE = ("error", "finding", "reasons", "content", "example")
 """Columns whose text is as long as there is room."""
+AT_MOST = 500
+"""Characters of a value in such a column that is no text: a row that was kept out may be large."""
 HIDDEN = "(hidden here)"
+_PLACES = ("table", "tables", "queue", "path", "query", "url", "function")
 FILTERS = {
     "state": "{}",
     "kind": "kind {}",
@@ -34,13 +37,21 @@ def cell(column: str, value: Any) -> str:
     shown = text(value)
     if column in FLEXIBLE:
         # The other lines say where in the code it happened; `trunq message show` prints them all.
-        return shown.partition("\n")[0]
+        line = shown.partition("\n")[0]
+        return line if isinstance(value, str) or len(line) <= AT_MOST else line[: AT_MOST - 1] + "…"
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
 def label(column: str) -> str:
     """The name of a column as a heading: `died_at` is shown as `died`."""
     return column.removesuffix("_at").replace("_", " ")
+
+
+def place(part: Mapping[str, Any]) -> str:
+    """Where a source of a pipeline reads, or a sink writes: its format, and table, queue, path or address."""
+    where = next((part[key] for key in _PLACES if part.get(key)), None)
+    named = ", ".join(where) if isinstance(where, list) else where
+    return str(part["format"]) if named is None else f"{part['format']} {' '.join(str(named).split())}"
 
 
 def text(value: Any) -> str:

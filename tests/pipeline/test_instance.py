@@ -113,7 +113,10 @@ def test_who_asks_without_a_customer_hears_it_and_the_hint_works(bench: Bench) -
     name = bench.make(SOURCE, SINK, **EACH)
     with pytest.raises(InvalidPipeline, match=r"has a run for each message.customer") as refused:
         bench.client.run_pipeline(name, {"day": 3})
-    assert refused.value.hint == f'trunq pipeline run {name} --message \'{{"customer": "acme"}}\''
+    assert refused.value.message.endswith('this message has no value of it that can be one: {"day": 3}')
+    assert refused.value.hint == f'name one: trunq pipeline run {name} --message \'{{"customer": "acme"}}\''
+    with pytest.raises(InvalidPipeline, match="so a message has to say which"):
+        bench.client.run_pipeline(name)
     assert bench.run(name, {"customer": "acme"})["rows_out"] == 1
 
 

@@ -69,7 +69,8 @@ def test_a_table_is_read_whole_first_and_then_what_was_committed_since(
     assert not first.refused
     assert not filled.one("select to_regclass('moved') is not null")
     filled.run(name)
-    assert (planning(name).reads, planning(name).rows) == ("nothing is new", 0)
+    nothing = planning(name)
+    assert (nothing.reads, nothing.rows, nothing.why) == ("nothing is new", 0, "")
     filled.sql("alter table source add born date; insert into source (id) values (8), (9)")
     then = planning(name)
     assert then.reads.startswith("rows of source that were committed since 20")
@@ -118,6 +119,15 @@ def test_what_would_stop_a_run_is_said_with_the_way_out(
     assert said in why(planning(name))
     with pytest.raises(Exception):  # noqa: B017  # the run says it in its words
         filled.run(name)
+
+
+def test_a_table_that_is_not_there_is_said_once(filled: Bench, planning: Planning) -> None:
+    filled.sql("drop table source")
+    planned = planning(filled.make(TABLE, MOVED))
+    assert [each["message"].partition(": ")[2] for each in planned.refused] == [
+        "there is no table source in its source"
+    ]
+    assert planned.why == ""
 
 
 def test_a_right_that_is_missing_is_said_before_the_run_that_needs_it(
@@ -246,6 +256,7 @@ def test_an_api_is_not_asked(bench: Bench, planning: Planning, api: Server) -> N
     name = bench.make({"format": "http", "url": api.url}, {"format": "parquet", "path": "out"})
     planned = planning(name)
     assert planned.reads == "only a run tells what it reads"
+    assert planned.why == "how large the slice is, only a run tells"
     assert not planned.refused
     assert not api.paths
     bench.sql("create table source (id int)")

@@ -110,6 +110,30 @@ def test_every_page_is_there_and_teaches_what_fills_it_where_it_is_empty(
         assert "trunq queue create mail --lanes key" in seen(page, f"/queues/{empty}/lanes")
 
 
+def test_a_pipeline_says_what_it_reads_and_writes_and_which_runs_are_backfills(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    parts: dict[str, Any] = {
+        "source": {"format": "table", "table": "flights"},
+        "sink": {"format": "table", "table": "copied", "mode": "upsert", "key": ["id"], "newest": "at"},
+    }
+    call(connection, "create_pipeline", pipeline="flights", definition=Jsonb(parts))
+    each = {"message": {"customer": "text"}, "per": "message.customer"}
+    call(connection, "create_pipeline", pipeline="orders", definition=Jsonb(parts | each))
+    connection.execute(
+        "insert into trunq.pipeline_run"
+        " (pipeline_id, number, backfill, message_id, chain, slice, snapshot, begun_at)"
+        " select pipeline_id, 1, 7, 7, gen_random_uuid(), '{}', pg_current_snapshot(), now()"
+        " from trunq.pipeline where name = 'flights'"
+    )
+    with browse(database) as page:
+        shown = seen(page, "/pipelines/flights").replace("\N{NO-BREAK SPACE}", " ")
+        assert "table flights → table copied" in shown
+        assert "backfill" in shown
+        assert "Instances" not in shown, "it has one state"
+        assert "begins an instance" in seen(page, "/pipelines/orders")
+
+
 def test_what_a_worker_said_last_is_told(connection: psycopg.Connection[Any], database: str) -> None:
     call(connection, "create_queue", queue="orders")
     said = {"queues": ["orders"], "subscription": "default", "host": "shop-3", "pid": 7, "seconds": 1.0}

@@ -67,18 +67,22 @@ def _larger(size: Size, settings: Pipelines) -> str | None:
     for found, name, unit in _compared(size):
         limit = getattr(settings, name)
         if found is not None and limit and found >= limit:
-            return f"about {found:,} {unit}: pipeline.{name} is {limit:,}"
+            return f"{_about(found, unit)}: pipeline.{name} is {limit:,}"
     return None
 
 
 def _smaller(size: Size, settings: Pipelines) -> str:
     """That it is not."""
     told = [
-        f"about {found:,} {unit} (pipeline.{name} is {getattr(settings, name):,})"
+        f"{_about(found, unit)} (pipeline.{name} is {getattr(settings, name):,})"
         for found, name, unit in _compared(size)
         if found is not None
     ]
     return " and ".join(told)
+
+
+def _about(found: int, unit: str) -> str:
+    return f"about {found:,} {unit.removesuffix('s') if found == 1 else unit}"
 
 
 def _compared(size: Size) -> list[tuple[int | None, str, str]]:

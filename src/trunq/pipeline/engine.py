@@ -211,7 +211,12 @@ class Engine:
     def _warm(self) -> Exception | None:
         """Why it cannot be."""
         late = threading.Timer(
-            _LATE, log.warning, ["Spark has had no free executor for a minute: runs that need it wait"]
+            _LATE,
+            log.warning,
+            [
+                "Spark has not done its first job for a minute (its Java starts, or its cluster has no free"
+                " executor): runs that need it wait"
+            ],
         )
         late.daemon = True
         late.start()

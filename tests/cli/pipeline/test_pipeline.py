@@ -11,6 +11,7 @@ import pytest
 import trunq as trunq_package
 from shelling import Shell, start
 from trunq import Client
+from trunq.cli.pipeline.run import answer_words
 
 FILE = """[pipeline.flights]
 source = {format = "table", table = "source"}
@@ -73,7 +74,11 @@ def test_a_pipeline_is_made_run_shown_and_dropped(trunq: Shell, client: Client, 
     assert "changed" in trunq("pipeline", "create", file).said
     done = trunq("pipeline", "run", "flights", "--json").json
     assert (done["state"], done["run"]["rows_out"]) == ("done", 2)
-    assert "nothing new" in trunq("pipeline", "run", "flights").said
+    assert "Pipeline flights had nothing new." in trunq("pipeline", "run", "flights").said
+    shown = trunq("pipeline", "show", "flights").said
+    assert "source table source" in shown
+    assert "sink table moved, upsert" in shown
+    assert "flights table source table moved" in trunq("pipeline", "list").said
     assert trunq("pipeline", "show", "flights", "--json").json["runs"][0]["outcome"] == "done"
     assert "flights 1: done, 2 rows" in trunq("pipeline", "show", "flights", "--tree").said
     assert trunq("pipeline", "list", "--json").json[0]["runs"] == 1
@@ -127,8 +132,11 @@ checks = [{name = "too large", column = "id", between = [1, 2]}]
         assert refused.status == 1
         assert "Pipeline orders has no state of its own" in refused.said
         assert "trunq pipeline instances orders" in refused.said
-    assert "state" not in trunq("pipeline", "show", "orders").said.split("number")[0]
-    assert "orders/acme 1 1" in trunq("pipeline", "quarantine", "orders").said
+    assert "state" not in trunq("pipeline", "show", "orders").said.split("begun")[0]
+    kept = trunq("pipeline", "quarantine", "orders").said
+    assert "pipeline quarantine id run reasons content" in kept
+    assert "source table source_acme" in trunq("pipeline", "show", "orders/acme").said
+    assert "orders/acme 1 1 too large" in kept
     assert "orders/acme" not in trunq("pipeline", "quarantine", "orders/acme").said
     assert trunq("pipeline", "quarantine", "orders", "--json").json["rows"][0]["pipeline"] == "orders/acme"
     with client.transaction() as connection:
@@ -386,7 +394,7 @@ def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_pat
     words = " ".join(said.split())
     assert re.search(r"freshness \d+(ms|s|m|h)[^:]* old: the newest at is 20", words)
     assert re.search(
-        r"number begun ended outcome engine attempts rows in .* bytes in bytes out source work sink", words
+        r"run begun ended outcome engine attempts rows in .* bytes in bytes out source work sink", words
     )
     assert re.search(r"2 20.* done process 1 1 1 0 \d+ B \d+ B \d+\w+ \d+\w+ \d+\w+", words)
     assert re.search(r"2 20\S+ \S+ word added as text", words)
@@ -399,6 +407,49 @@ def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_pat
     assert "age" in listed
     assert "fresh by" in listed
     assert isinstance(trunq("pipeline", "list", "--json").json[0]["age"], float)
+
+
+def test_what_starts_a_new_pipeline_is_said_with_what_is_left_to_do(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "triggers.toml"
+    source = 'source = { format = "table", table = "source" }'
+    triggers = {"often": 'every = "10 minutes"', "follow": "continuous = true", "hooked": 'on = "webhook"'}
+    written = "[pipeline.{0}]\n{1}\nsink = {{ format = 'table', table = '{0}' }}\ntrigger = {{ {2} }}\n"
+    file.write_text("".join(written.format(name, source, starts) for name, starts in triggers.items()))
+    said = " ".join(trunq("pipeline", "create", str(file)).said.split())
+    assert "Pipeline often created. A runner starts it: every 10m." in said
+    assert "Pipeline follow created. A runner runs it as soon as its source has something new." in said
+    made = "trunq webhook create hooked pipelines --kind hooked --secret SECRET_OF_HOOKED"
+    assert made.replace("SECRET_OF_HOOKED", "VARIABLE") in said
+    assert trunq(*made.split()[1:]).status == 0, "what it says can be done"
+
+
+def test_a_message_that_got_the_answer_of_another_run_says_which_that_was() -> None:
+    # Which of two messages begins the run is chance.
+    done = {"number": 7, "backfill": False, "outcome": "done", "rows_in": 3, "rows_out": 2, "rows_bad": 1}
+    assert answer_words(done) == (
+        "got the answer of run 7, which began for another message: 2 rows written, 1 quarantined."
+    )
+    assert answer_words({"outcome": "nothing new"}) == "had nothing new."
+    assert answer_words({"outcome": "asked", "instances": 2}).startswith("asked for runs of 2 instances.")
+
+
+def test_a_plan_does_not_say_that_nothing_is_wrong_where_the_newest_attempt_failed(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    checked = FILE + 'checks = [{ column = "id", between = [1, 1], otherwise = "fail" }]\n'
+    Path(file).write_text(checked)
+    trunq("pipeline", "create", file)
+    planned = trunq("pipeline", "plan", "flights").said
+    assert "the sink is made with id int" in planned
+    assert "added" not in planned, "all columns of a sink that is made are new"
+    assert "Nothing is known that would stop it." in planned
+    assert trunq("pipeline", "run", "flights").status == 1
+    planned = trunq("pipeline", "plan", "flights").said
+    assert "its newest attempt failed" in planned
+    assert "What made its newest attempt fail may stop it again." in planned
+    assert "Nothing is known" not in planned
 
 
 def test_many_tables_are_looked_for_listed_shown_and_planned(
@@ -455,8 +506,10 @@ sink = {{format = "table", table = "moved"}}
             connection.execute("insert into source values (%s)", (id,))
         trunq("pipeline", "run", "lake")
     said = trunq("pipeline", "compact", "lake").said
-    assert "Of the table of pipeline lake, 2 files became 1; 0 were deleted." in said
-    assert "2 files became 1, 0 were deleted, at " in trunq("pipeline", "show", "lake").said
+    assert "Compaction of pipeline lake: 2 files became 1, no old ones to delete." in said
+    assert "2 files became 1, no old ones to delete, at " in trunq("pipeline", "show", "lake").said
+    said = trunq("pipeline", "compact", "lake").said
+    assert "Compaction of pipeline lake: no small files to merge, no old ones to delete." in said
     done = {"files_merged": 0, "files_made": 0, "files_deleted": 0}
     assert trunq("pipeline", "compact", "lake", "--json").json == done
     assert trunq("pipeline", "show", "lake", "--json").json["compaction"]["error"] is None
@@ -490,5 +543,9 @@ evolve = {types = "widen", rename = {id = "number"}}
     for line in ("2 number bigint new 2 ", "2 id renamed 2 ", "1 id integer new 1 "):
         assert line in said
     newest = trunq("pipeline", "schema", "copy", "--json").json[0]
+    with client.transaction() as connection:
+        connection.execute("alter table source alter number type numeric")
+    trunq("pipeline", "run", "copy")
+    assert "3 number numeric was bigint 3 " in trunq("pipeline", "schema", "copy", "--limit", "1").said
     assert (newest["columns"], newest["changed"]) == ({"number": "bigint"}, {"id": None, "number": "bigint"})
     assert "renamed" in trunq("pipeline", "show", "copy").said

@@ -9,6 +9,7 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.output import say, write_json
 from trunq.cli.pipeline.pipeline import Name, app
+from trunq.cli.pipeline.sight import compacted_words
 
 
 @option.verb(
@@ -35,6 +36,4 @@ def compact(name: Name, *, database: option.Database, json: option.Json = False)
     elif told is None:
         say("Another process compacts the table of pipeline {name}.", name=name)
     else:
-        said = "Of the table of pipeline {name}, {merged} files became {made}; {deleted} were deleted."
-        say(said, name=name, merged=told["files_merged"], made=told["files_made"],
-            deleted=told["files_deleted"])  # fmt: skip
+        say("Compaction of pipeline {name}: {done}.", name=name, done=compacted_words(told))

@@ -6,28 +6,38 @@ import json as jsons
 import sys
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 from rich.markup import escape
 
-from trunq import Client, display
+from trunq import Client
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake, explain
 from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
-from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
+from trunq.cli.pipeline.run import (
+    answer_words,
+    asking,
+    example,
+    followed,
+    slice_words,
+    start_words,
+    trigger_words,
+    written_words,
+)
 from trunq.cli.pipeline.sight import (
-    REASONS,
     compaction_of,
     own_state,
     print_backfills,
     print_pipeline,
+    print_reasons,
+    print_tree,
     seconds,
     warnings_of,
 )
+from trunq.display import place
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -93,14 +103,8 @@ def create(
         return
     examples = {each.name: example(each.definition.get("message", {})) for each in found}
     for name, made in created.items():
-        started = trigger_words(triggers[name])
-        say(
-            f"Pipeline {{name}} {'created' if made else 'changed'}. "
-            + ("Run it with: {asking}" if started is None else "A runner starts it: {started}."),
-            name=name,
-            started=started,
-            asking=asking(name, examples[name]),
-        )
+        how, what = start_words(name, triggers[name], examples[name])
+        say(f"Pipeline {{name}} {'created' if made else 'changed'}. {how}", name=name, what=what)
     for each in found:
         for sentence in missing(each):
             err.print(escape(f"Pipeline {each.name}: {sentence}."))
@@ -118,7 +122,12 @@ def list_pipelines(*, database: option.Database, json: option.Json = False, csv:
         found: list[Row] = [row._asdict() for row in trunq.list_pipelines()]
     nothing = "There is no pipeline. Make one with: trunq pipeline create FILE"
     shown = [
-        {**with_words(row), "trigger": trigger_words(row["trigger"]), "age": seconds(row["age"])}
+        {
+            **with_words(row),
+            **{part: place(row["definition"][part]) for part in ("source", "sink")},
+            "trigger": trigger_words(row["trigger"]),
+            "age": seconds(row["age"]),
+        }
         for row in found
     ]
     write_rows(found if json or csv else shown, COLUMNS, json, nothing, csv)
@@ -153,14 +162,15 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        known = _require_ready(trunq, name, runs=not ask)
+        _require_ready(trunq, name, runs=not ask)
         id = trunq.run_pipeline(name, read_json("message", message), priority)
         failure = None
         if not ask:
             with followed(trunq, name):
                 failure = work(dsn, id)
         row = next((each for each in trunq.list_runs(name, limit=20) if each.message_id == id), None)
-        state = next((each.state for each in trunq.show_message("pipelines", id)), None)
+        asked = next(iter(trunq.show_message("pipelines", id)), None)
+    state = None if asked is None else asked.state
     if json:
         write_json({"pipeline": name, "message_id": id, "state": state, "run": row and row._asdict()})
     elif ask:
@@ -170,14 +180,10 @@ def run(
             name=name,
         )
     elif row is not None and row.outcome is not None:
-        told = f"Run {{number}} of pipeline {{name}} is {row.outcome}"
-        say(told + (": 1 row" if row.rows_out == 1 else ": {rows} rows") + " written, {bad} quarantined.",
-            number=row.number, name=name, rows=row.rows_out or 0, bad=row.rows_bad or 0)  # fmt: skip
-    elif state == "done":
-        looked = message is None and "/" not in name and "tables" in known["definition"]["source"]
-        each = "looked for tables, and asked for a run of each. See: trunq pipeline instances {name}"
-        other = "had nothing new, or its run was another message's too."
-        say("Pipeline {name} " + (each if looked else other), name=name)
+        told = f"Run {{number}} of pipeline {{name}} is {row.outcome}: {{written}}."
+        say(told, number=row.number, name=name, written=written_words(row.rows_out, row.rows_bad))
+    elif asked is not None and state == "done":
+        say(f"Pipeline {{name}} {answer_words(asked.result)}", name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
         raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
@@ -223,7 +229,7 @@ def show(
         write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings,
                     "backfills": [each._asdict() for each in backfills]})  # fmt: skip
     elif tree:
-        _print_tree(runs, None, 0)
+        print_tree(runs)
     else:
         print_pipeline(row, runs, changes, reasons, warnings)
         print_backfills(backfills)
@@ -407,12 +413,13 @@ def quarantine(
     elif resend:
         say("Message {id} asks for a run that sends them again.", id=done["message_id"])
     elif purge:
-        say("{number} rows deleted.", number=done["purged"])
+        say("{number} " + ("row" if done["purged"] == 1 else "rows") + " deleted.", number=done["purged"])
     else:
-        write_rows(counts, REASONS, False, f"Pipeline {name} has no rows in quarantine.")
+        print_reasons(counts, f"Pipeline {name} has no rows in quarantine.")
         if rows:
             of = () if all(row["pipeline"] == name for row in rows) else ("pipeline",)
-            write_rows(rows, (*of, "quarantine_id", "number", "reasons", "content"), False, "")
+            shown = [{**row, "run": row["number"], "reasons": ", ".join(row["reasons"])} for row in rows]
+            write_rows(shown, (*of, "quarantine_id", "run", "reasons", "content"), False, "")
 
 
 @option.verb(app, "drop", "trunq pipeline drop flights")
@@ -431,8 +438,8 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def _require_ready(trunq: Client, name: str, *, runs: bool) -> Row:
-    """The pipeline, before anything is asked for that this process then cannot do."""
+def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
+    """Refuse before anything is asked for that this process then cannot do."""
     # Of an instance, the pipeline first: its pause is that of all.
     for each in dict.fromkeys((name.partition("/")[0], name)):
         known = _row(trunq, each)
@@ -440,7 +447,6 @@ def _require_ready(trunq: Client, name: str, *, runs: bool) -> Row:
             raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
     if runs:
         require_extra()
-    return known
 
 
 def require_extra() -> None:
@@ -476,15 +482,3 @@ def _row(trunq: Client, name: str) -> dict[str, Any]:
         return trunq.list_pipelines(name)[0]._asdict()
     except PipelineNotFound:
         raise Mistake(f'There is no pipeline "{name}". Those there are: trunq pipeline list.') from None
-
-
-def _print_tree(runs: list[Row], parent: str | None, depth: int) -> None:
-    """Runs of a chain, each below the pipeline that it ran after."""
-    if depth == 0 and runs:
-        say("Chain {chain}", chain=UUID(str(runs[0]["chain"])))
-    for row in runs:
-        if row["started_by"] == parent:
-            ended, rows = row["outcome"] or "open", "row" if row["rows_out"] == 1 else "rows"
-            out.print(f"{'  ' * (depth + 1)}{escape(row['pipeline'])} {row['number']}: {ended}, "
-                      f"{display.text(row['rows_out'] or 0)} {rows}")  # fmt: skip
-            _print_tree(runs, row["pipeline"], depth + 1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
-from trunq.cli.ground.output import print_fact, say, write_json
+from trunq.cli.ground.output import err, print_fact, say, write_json
 from trunq.cli.pipeline.pipeline import Name, app, read_json, require_extra
 
 if TYPE_CHECKING:
@@ -50,7 +52,13 @@ def plan(
     # Functions of pipelines are found in the current directory first, as a runner finds them.
     if "" not in sys.path:
         sys.path.insert(0, "")
-    with address(database) as dsn:
+    # Another database is asked by Spark, whose Java process takes a while.
+    shows = (
+        err.status(f"Looks at source and sink of pipeline {escape(name)}")
+        if err.is_terminal
+        else nullcontext()
+    )
+    with address(database) as dsn, shows:
         planned = plan_pipeline(name, dsn, message=read_json("message", message), limit=limit)
     if json:
         write_json(asdict(planned))
@@ -68,7 +76,8 @@ def _print(planned: Planned) -> None:
         ("rows", _rows(planned)),
         ("engine", f"{planned.engine}: {planned.why}" if planned.why else None),
         ("columns", _columns(planned)),
-        ("added", ", ".join(f"{column} {kind}" for column, kind in planned.added.items()) or None),
+        # Of a sink that is made, all columns are new: they stand above.
+        ("added", None if planned.makes_sink else _kinds(planned.added) or None),
     ):
         print_fact(fact, value, 12)
     for note in planned.notes:
@@ -76,8 +85,10 @@ def _print(planned: Planned) -> None:
     for each in planned.refused:
         hint = f": {in_shell(each['hint'])}" if each["hint"] else ""
         print_fact("refused", f"{each['message']}{hint}", 12)
-    if not planned.refused and planned.instances is None:
-        say("Nothing is known that would stop it.")
+    if planned.refused or planned.instances is not None:
+        return
+    say("What made its newest attempt fail may stop it again." if planned.has_failed
+        else "Nothing is known that would stop it.")  # fmt: skip
 
 
 def _rows(planned: Planned) -> str | None:
@@ -90,4 +101,8 @@ def _columns(planned: Planned) -> str | None:
     if planned.columns is None:
         return None
     made = "the sink is made with " if planned.makes_sink else ""
-    return made + ", ".join(f"{column} {kind}" for column, kind in planned.columns.items())
+    return made + _kinds(planned.columns)
+
+
+def _kinds(columns: dict[str, str]) -> str:
+    return ", ".join(f"{column} {kind}" for column, kind in columns.items())

@@ -49,6 +49,19 @@ def trigger_words(trigger: Any) -> str | None:
     return str(trigger.get("on", "continuous"))
 
 
+def start_words(name: str, trigger: Any, message: str | None) -> tuple[str, str]:
+    """What has a new pipeline run: a sentence, and what stands in it for {what}."""
+    started = trigger_words(trigger)
+    if started is None:
+        return "Run it with: {what}", asking(name, message)
+    if started == "continuous":
+        return "A runner runs it {what}.", "as soon as its source has something new"
+    if started == "webhook":
+        made = f"trunq webhook create {name} pipelines --kind {name} --secret VARIABLE"
+        return "Requests to a webhook start it. If it has none yet: {what}", made
+    return "A runner starts it: {what}.", started
+
+
 def asking(name: str, message: str | None) -> str:
     """The command that asks for a run."""
     return f"trunq pipeline run {name}" + ("" if message is None else f" --message {quote(message)}")
@@ -81,6 +94,27 @@ def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
         why = f", since {slice['because']}" if slice.get("because") else ""
         return f"the rows of {source['table']} as they are{why}"
     return f"{source['format']} {json.dumps(slice)}"
+
+
+def written_words(rows: int | None, bad: int | None) -> str:
+    """What a run wrote and kept out."""
+    written = f"{display.text(rows or 0)} {'row' if rows == 1 else 'rows'} written"
+    return f"{written}, {display.text(bad or 0)} quarantined"
+
+
+def answer_words(answer: Any) -> str:
+    """What became of a message that got no run of its own, behind the name of its pipeline."""
+    told = answer if isinstance(answer, dict) else {}
+    if "tables" in told:
+        return "looked for tables, and asked for a run of each. See: trunq pipeline instances {name}"
+    if told.get("outcome") == "asked":
+        each = told["instances"]
+        of = "a run of 1 instance" if each == 1 else f"runs of {each} instances"
+        return f"asked for {of}. See: trunq pipeline instances {{name}}"
+    if told.get("number") is not None:
+        which = f"got the answer of run {told['number']}, which began for another message"
+        return f"{which}: {written_words(told['rows_out'], told['rows_bad'])}."
+    return "had nothing new."
 
 
 def share_words(row: Backfill) -> str:

@@ -7,7 +7,7 @@ from trunq.cli.ground.database import client
 from trunq.cli.ground.output import Row, write_rows
 from trunq.cli.pipeline.pipeline import Name, app
 
-_COLUMNS = ("version", "column", "type", "change", "number", "noted_at")
+_COLUMNS = ("version", "column", "type", "change", "run", "noted_at")
 
 
 @option.verb(
@@ -24,22 +24,32 @@ def schema(
     run brought it.
     """
     with client(database) as trunq:
-        found = trunq.list_schemas(name, limit)
+        # One more: what the last of them changed is seen beside the one before.
+        found = trunq.list_schemas(name, limit + 1)
     versions: list[Row] = [each._asdict() for each in found]
-    rows = versions if json else [row for each in versions for row in _columns_of(each)]
+    before: list[Row] = [*(each["columns"] for each in versions[1:]), {}]
+    shown = list(zip(versions, before, strict=False))[:limit]
+    rows = versions[:limit] if json else [row for each in shown for row in _columns_of(*each)]
     write_rows(rows, _COLUMNS, json, "No run has brought rows into a sink with columns yet.")
 
 
-def _columns_of(version: Row) -> list[Row]:
-    """A row a column; those that the version brought say so."""
+def _columns_of(version: Row, before: Row) -> list[Row]:
+    """A row a column; those that the version brought say so, and of which type they were before."""
     columns, changed = version["columns"], version["changed"]
     gone = {name: None for name in changed if name not in columns}
     return [
         {
             **version,
+            "run": version["number"],
             "column": name,
             "type": kind or "",
-            "change": "" if name not in changed else "renamed" if kind is None else "new",
+            "change": _change(kind, before.get(name)) if name in changed else "",
         }
         for name, kind in {**columns, **gone}.items()
     ]
+
+
+def _change(kind: str | None, before: str | None) -> str:
+    if kind is None:
+        return "renamed"
+    return "new" if before is None else f"was {before}"

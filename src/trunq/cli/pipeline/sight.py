@@ -7,18 +7,20 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
+from uuid import UUID
+
+from rich.markup import escape
 
 from trunq import Client
 from trunq.cli.ground.failure import Mistake
-from trunq.cli.ground.output import Row, print_fact, say, write_rows
+from trunq.cli.ground.output import Row, out, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
 from trunq.cli.pipeline.run import progress_words, share_words, trigger_words
-from trunq.display import interval, text
+from trunq.display import interval, place, text
 from trunq.record import Backfill
 
-_SINKS: Final = {"http": "http (at least once)"}
 _RUNS: Final = (
-    "number",
+    "run",
     "begun_at",
     "ended_at",
     "outcome",
@@ -34,8 +36,8 @@ _RUNS: Final = (
     "sink",
     "error",
 )
-_CHANGES: Final = ("number", "noted_at", "column", "change")
-REASONS: Final = ("reason", "quarantined", "newest_at", "example")
+_CHANGES: Final = ("run", "noted_at", "column", "change")
+_REASONS: Final = ("reasons", "quarantined", "newest_at", "example")
 _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -60,8 +62,25 @@ def _compaction(row: Row | None) -> str | None:
     at = text(row["ended_at"])
     if row["error"] is not None:
         return f"failed at {at}: {row['error']}"
-    merged = f"{row['files_merged']} files became {row['files_made']}"
-    return f"{merged}, {row['files_deleted']} were deleted, at {at}"
+    return f"{compacted_words(row)}, at {at}"
+
+
+def _of_instance(row: Row, words: str) -> str:
+    """With the value of an instance in the place of the field that names it."""
+    value = row["pipeline"].partition("/")[2]
+    per = row["definition"].get("per")
+    return words.replace(f"${{{per}}}", value) if value and per else words
+
+
+def compacted_words(row: Row) -> str:
+    """What a compaction did."""
+    merged, made, deleted = (text(row[f"files_{what}"]) for what in ("merged", "made", "deleted"))
+    found = f"{merged} files became {made}" if row["files_merged"] else "no small files to merge"
+    return (
+        f"{found}, {deleted} old ones were deleted"
+        if row["files_deleted"]
+        else f"{found}, no old ones to delete"
+    )
 
 
 def print_pipeline(
@@ -70,7 +89,8 @@ def print_pipeline(
     """Print what is known of a pipeline, and tables of its runs, changes and reasons where there are any."""
     say("Pipeline {name}", name=row["pipeline"])
     for fact, value in (
-        ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
+        ("source", _of_instance(row, place(row["definition"]["source"]))),
+        ("sink", _of_instance(row, _sink(row["definition"]["sink"]))),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
         ("per", _per(row)), ("tables", _tables(row)),
@@ -82,7 +102,7 @@ def print_pipeline(
     ):  # fmt: skip
         print_fact(fact, value, 12)
     for each in warnings:
-        print_fact("warning", f"{each['warning']}: {each['hint']}", 12)
+        print_fact("warning", f"{each['warning']}; {each['hint']}", 12)
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
@@ -92,7 +112,18 @@ def print_pipeline(
     if changes:
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:
-        write_rows(reasons, REASONS, False, "")
+        print_reasons(reasons)
+
+
+def _sink(sink: dict[str, Any]) -> str:
+    """Where rows go, how, and how often if that is not once."""
+    mode = f", {sink['mode']}" if "mode" in sink else ""
+    return place(sink) + (" (at least once)" if sink["format"] == "http" else mode)
+
+
+def print_reasons(counts: Sequence[Row], empty: str = "") -> None:
+    """How many rows are in the quarantine for which reason, each in full: --reason takes it."""
+    write_rows([{**row, "reasons": row["reason"]} for row in counts], _REASONS, False, empty)
 
 
 def print_backfills(backfills: Sequence[Backfill]) -> None:
@@ -164,7 +195,7 @@ def _with_figures(run: Row) -> Row:
         for name in ("source", "work", "sink")
     }
     sizes = {f"bytes {way}": _size(run[f"bytes_{way}"]) for way in ("in", "out")}
-    return {**run, **times, **sizes}
+    return {**run, "run": "backfill" if run["backfill"] else run["number"], **times, **sizes}
 
 
 def _size(bytes: int | None) -> str | None:
@@ -180,4 +211,16 @@ def _with_change(change: Row) -> Row:
         said = "renamed"
     else:
         said = f"added as {change['type']}" if before is None else f"from {before} to {change['type']}"
-    return {**change, "column": change["column_name"], "change": said}
+    return {**change, "run": change["number"], "column": change["column_name"], "change": said}
+
+
+def print_tree(runs: Sequence[Row], parent: str | None = None, depth: int = 0) -> None:
+    """Runs of a chain, each below the pipeline that it ran after."""
+    if depth == 0 and runs:
+        say("Chain {chain}", chain=UUID(str(runs[0]["chain"])))
+    for row in runs:
+        if row["started_by"] == parent:
+            ended, rows = row["outcome"] or "open", "row" if row["rows_out"] == 1 else "rows"
+            out.print(f"{'  ' * (depth + 1)}{escape(row['pipeline'])} {row['number']}: {ended}, "
+                      f"{text(row['rows_out'] or 0)} {rows}")  # fmt: skip
+            print_tree(runs, row["pipeline"], depth + 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
@@ -31,6 +31,8 @@ from trunq.pipeline.source.function import find_function
 from trunq.pipeline.work.column import Steps
 from trunq.record import PipelineRun, PipelineState
 
+_NOTHING: Final = "nothing is new"
+
 
 @dataclass(slots=True)
 class Planned:
@@ -49,8 +51,10 @@ class Planned:
     is_exact: bool = False
     is_open: bool = False
     """The run has begun: its slice is fixed."""
+    has_failed: bool = False
+    """Its newest attempt did: `notes` has the error."""
     engine: str = "process"
-    """"spark" or "process", and `why`."""
+    """"spark" or "process", and `why`; that is empty where nothing is new, or nothing can be read."""
     why: str = ""
     columns: dict[str, str] | None = None
     added: dict[str, str] = field(default_factory=dict)
@@ -178,12 +182,15 @@ class _Planning:
             source = sources.make(pipeline, self._dsn, Control(self._client))
         schema = None
         if source is not None:
+            known = len(planned.refused)
             with self._refusing():
                 self._read(source)
-            with self._refusing():
-                self._choose(source)
-            with self._refusing():
-                schema = self._schema(source)
+            # What cannot be read has no size and no columns: that would be the same error in other words.
+            if len(planned.refused) == known:
+                with self._refusing():
+                    self._choose(source)
+                with self._refusing():
+                    schema = self._schema(source)
         with self._refusing():
             sinks.make(pipeline, self._dsn).check()
         with self._refusing():
@@ -206,6 +213,7 @@ class _Planning:
                     self._tell(estimate(run.slice))
             planned.reads += _slice_words(self._pipeline, run.slice, None)
             if run.error:
+                planned.has_failed = True
                 planned.notes.append(f"its newest attempt failed: {run.error.splitlines()[0]}")
             return
         # A class that is made from another plans in its own way, and may write.
@@ -218,7 +226,7 @@ class _Planning:
         planned.notes += [] if notes is None else notes()
         planned.slice = found.slice
         if found.slice is None:
-            planned.reads = "nothing is new"
+            planned.reads = _NOTHING
         else:
             planned.reads = _slice_words(self._pipeline, found.slice, _since(row, runs))
 
@@ -231,8 +239,8 @@ class _Planning:
             planned.engine, planned.why = "spark", why
         elif pipeline.engine == "process":
             planned.engine, planned.why = "process", "engine = 'process'"
-        else:
-            planned.engine, planned.why = "process", "the size of a slice decides, and there is none"
+        elif planned.reads != _NOTHING:
+            planned.engine, planned.why = "process", "how large the slice is, only a run tells"
 
     def _tell(self, found: Foreseen) -> None:
         self._planned.rows, self._planned.is_exact = found.rows, found.is_exact

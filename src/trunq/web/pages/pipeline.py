@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunq import display
 from trunq.errors import PipelineNotFound
 from trunq.web.database import Panel
 from trunq.web.page import Act, Column, Desk, Section, Shown
@@ -20,11 +21,21 @@ class _State(Shown):
 
     def __init__(self, row: Any) -> None:
         super().__init__(row)
-        self.way = f"{row.source}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{row.sink}"
+        source, sink = (display.place(row.definition[part]) for part in ("source", "sink"))
+        self.way = f"{source}\N{NO-BREAK SPACE}→ {sink}"
+        self.formats = f"{row.source}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{row.sink}"
         self.said = (
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
         ) or ("failed" if row.error else "")
         self.bad_rows = row.quarantined or None
+
+
+class _Run(Shown):
+    """A run, with its number; those of backfills have none of their own."""
+
+    def __init__(self, row: Any) -> None:
+        super().__init__(row)
+        self.run = "backfill" if row.backfill else row.number
 
 
 def _acts(row: Any) -> list[Act]:
@@ -36,12 +47,10 @@ def _acts(row: Any) -> list[Act]:
     return found
 
 
-COLUMNS = (
-    Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}"),
-    Column("said", "state", "state"),
-    Column("way", label="from, to"),
-    Column("age", "length", "behind"),
-    Column("last_ended_at", "ago", "last run"),
+NAME = Column("pipeline", "link", link=lambda row: f"/pipelines/{row.pipeline}")
+STATE = Column("said", "state", "state")
+BEHIND = Column("age", "length", "behind")
+FIGURES = (
     Column("next_due", "ago"),
     Column("bad_rows", "number", "quarantined"),
     Column("error", "error"),
@@ -69,7 +78,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
             Section(
                 "Pipelines",
                 await _listed(desk),
-                COLUMNS,
+                (NAME, STATE, Column("formats", label="from, to"), BEHIND, *FIGURES),
                 "There is no pipeline.",
                 "trunq pipeline create orders.toml",
                 acts=_acts,
@@ -87,8 +96,15 @@ async def show(desk: Desk, request: Request) -> Response:
     if listed.rows is not None and not mine:
         raise PipelineNotFound(f"pipeline {name} does not exist")
 
+    # One with `per` or `tables` has; the others, and instances themselves, have a state of their own.
+    has_instances = "/" not in name and any(
+        "per" in row.definition or "tables" in row.definition["source"] for row in mine
+    )
+
     async def runs(connection: Any) -> list[Any]:
-        return desk.veiled(await client.list_runs(name, limit=RUNS, connection=connection))
+        return [
+            _Run(row) for row in desk.veiled(await client.list_runs(name, limit=RUNS, connection=connection))
+        ]
 
     async def reasons(connection: Any) -> list[Any]:
         return desk.veiled(await client.count_quarantine(name, connection=connection))
@@ -96,6 +112,25 @@ async def show(desk: Desk, request: Request) -> Response:
     async def instances(connection: Any) -> list[Any]:
         return desk.veiled(await client.list_instances(name, INSTANCES, connection=connection))
 
+    each = []
+    if has_instances:
+        each.append(
+            Section(
+                "Instances",
+                await panel(("instances", name), instances),
+                (
+                    Column("value", "name"),
+                    Column("runs", "number"),
+                    Column("failures", "number"),
+                    Column("failing_since", "ago"),
+                    Column("last_ended_at", "ago", "last run"),
+                    Column("put_off_until", "ago"),
+                    Column("quarantined", "number"),
+                    Column("error", "error"),
+                ),
+                "A message that names one, or a run that finds a table, begins an instance.",
+            )
+        )
     return desk.page(
         request,
         "listing.html",
@@ -103,12 +138,24 @@ async def show(desk: Desk, request: Request) -> Response:
         lead="",
         findings=[],
         sections=[
-            Section("Pipeline", Panel(mine, listed.why, listed.age), COLUMNS[1:], "", acts=_acts),
+            Section(
+                "Pipeline",
+                Panel(mine, listed.why, listed.age),
+                (
+                    STATE,
+                    Column("way", "way", "from, to"),
+                    BEHIND,
+                    Column("last_ended_at", "ago", "last run"),
+                    *FIGURES,
+                ),
+                "",
+                acts=_acts,
+            ),
             Section(
                 "Runs",
                 await panel(("runs of", name), runs),
                 (
-                    Column("number", "id", "run"),
+                    Column("run", "id"),
                     Column("outcome", "state"),
                     Column("engine"),
                     Column("begun_at", "ago"),
@@ -134,20 +181,6 @@ async def show(desk: Desk, request: Request) -> Response:
                 ),
                 "No row has broken a rule of this pipeline.",
             ),
-            Section(
-                "Instances",
-                await panel(("instances", name), instances),
-                (
-                    Column("value", "name"),
-                    Column("runs", "number"),
-                    Column("failures", "number"),
-                    Column("failing_since", "ago"),
-                    Column("last_ended_at", "ago", "last run"),
-                    Column("put_off_until", "ago"),
-                    Column("quarantined", "number"),
-                    Column("error", "error"),
-                ),
-                'It has one state. One for each customer: define it with per = "message.customer"',
-            ),
+            *each,
         ],
     )

@@ -194,8 +194,9 @@ begin
     end if;
     v_key := split_part(p_pipeline, '/', 2);
   elsif v_key is null and v_pipeline.definition ? 'per' and (p_payload is not null or not v_pipeline.definition->'source' ? 'tables') then
-    perform trunq._fail('TQ031', format('pipeline "%s" has a run for each %s, and the message has none that can be one: %s', p_pipeline, v_pipeline.definition->>'per',
-      left(coalesce(p_payload::text, 'null'), 100)), format('trunq pipeline run %s --message ''%s''', p_pipeline,
+    perform trunq._fail('TQ031', format('pipeline "%s" has a run for each %s, %s', p_pipeline, v_pipeline.definition->>'per',
+      coalesce('and this message has no value of it that can be one: ' || left(p_payload::text, 100), 'so a message has to say which')),
+      format('name one: trunq pipeline run %s --message ''%s''', p_pipeline,
       trunq._nest(string_to_array(substr(v_pipeline.definition->>'per', 9), '.'), '"acme"')));
   end if;
   return trunq.publish('pipelines', p_payload, p_pipeline, v_key, p_priority => p_priority);
