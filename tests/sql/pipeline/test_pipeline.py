@@ -104,3 +104,15 @@ def test_a_range_fills_no_partitions_of_rows_that_are_changed_on_the_way(
     upsert = {"format": "delta", "path": "x", "mode": "upsert", "key": ["id"], "newest": "at"}
     ask(connection, "create_pipeline", pipeline="p", definition={**definition, "sink": upsert, **changing})
     assert ask(connection, "backfill_pipeline", pipeline="p", range=days)
+
+
+def test_two_long_names_do_not_share_a_subscription(connection: Connection) -> None:
+    """Its name has the first 39 characters: each would move it on, and either take it along when it goes."""
+    name = "nightly_export_of_customer_orders_to_lake"
+    queue = {"format": "queue", "queue": "orders"}
+    files = {"format": "csv", "path": "/data/*.csv"}
+    ask(connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue})
+    with refused("TQ031", "would share subscription", "first 39 characters"):
+        ask(connection, "create_pipeline", pipeline=f"{name}_us", definition=DEFINITION)
+    ask(connection, "create_pipeline", pipeline=f"{name}_us", definition={**DEFINITION, "source": files})
+    assert not ask(connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue})
