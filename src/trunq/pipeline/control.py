@@ -238,6 +238,10 @@ class Control:
         )
         return is_open
 
+    def drop_attempt(self, run: Run) -> None:
+        """Our attempt has failed: unless all is staged, it and what it put into the quarantine go."""
+        self._call("_drop_attempts", run_id=run.run_id, attempt=run.attempt)
+
     def finish(self, run: Run, number: int, attempt: int) -> dict[str, Any]:
         """The run ends with the attempt that its sink holds; 0: with none. `is_lost`: the sink holds what
         this database knows nothing of.
