@@ -361,8 +361,12 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _json(value: Any) -> str | None:
+    if value is None:
+        return None
     # jsonb holds no NUL; a backslash before u0000 that is itself escaped stands for text.
-    return None if value is None else _NUL.sub(r"\1", json.dumps(value, default=str))
+    return HALF.sub("\ufffd", _NUL.sub(r"\1", json.dumps(value, default=str, ensure_ascii=False)))
 
 
+HALF: Final = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON may have, and jsonb and UTF-8 have not."""
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
