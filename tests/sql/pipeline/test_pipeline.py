@@ -116,3 +116,18 @@ def test_two_long_names_do_not_share_a_subscription(connection: Connection) -> N
         ask(connection, "create_pipeline", pipeline=f"{name}_us", definition=DEFINITION)
     ask(connection, "create_pipeline", pipeline=f"{name}_us", definition={**DEFINITION, "source": files})
     assert not ask(connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue})
+
+
+def test_a_clock_that_went_back_keeps_nobody_from_a_run(connection: Connection) -> None:
+    """Whoever was at it may be gone: until the clock was there again, others would wait for nobody."""
+    ask(connection, "create_pipeline", pipeline="p", definition=DEFINITION)
+    first, second = (ask(connection, "run_pipeline", pipeline="p", payload={"n": n}) for n in (1, 2))
+    opened = ask(connection, "_open_run", pipeline="p", message_id=first, payload={"n": 1})
+    asks = {"pipeline": "p", "message_id": second, "payload": {"n": 2}}
+    ask(
+        connection, "_begin_run", pipeline="p", message_id=first, payload={"n": 1}, slice={}, done=0,
+        snapshot=opened["snapshot"], plan_hash=opened["plan_hash"],
+    )  # fmt: skip
+    assert ask(connection, "_open_run", **asks)["action"] == "wait"
+    connection.execute("set trunq.clock_offset = '-1 day'")
+    assert ask(connection, "_open_run", **asks)["action"] == "take"
