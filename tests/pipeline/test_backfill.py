@@ -13,6 +13,7 @@ from pipeline.piping import Bench
 from pipeline.test_runner import running
 from scope import some
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.errors import TooManyBad
 from trunq.pipeline.runner import Runner
 from waiting import wait_until
 
@@ -232,3 +233,26 @@ def test_shares_of_an_instance_are_runs_of_that_one_alone(bench: Bench) -> None:
     (row,) = bench.client.list_backfills(f"{name}/a")
     assert (row.pipeline, row.done, row.outcome) == (f"{name}/a", 4, "done")
     assert bench.client.list_backfills(f"{name}/b") == []
+
+
+def test_rows_that_attempts_kept_out_go_with_them_when_they_fail(bench: Bench) -> None:
+    """Nobody would see them, however often a run is tried, and nobody asks of a share that was given up."""
+    bench.sql(
+        "create table source (id int primary key, day date, at timestamptz default now(), word text);"
+        " insert into source select g, date '2030-01-01' + g, now(), null from generate_series(1, 10) g"
+    )
+    worded = {"name": "worded", "column": "word", "not_null": True}
+    source = {"format": "table", "table": "source"}
+    bench.make(source, UPSERT, name="moved", checks=[worded], max_bad=0.5)
+    fill = bench.client.backfill_pipeline("moved", {"column": "day", "from": "2030-01-01", "to": "2031-01-01"})
+    for asked in (bench.client.run_pipeline("moved"), fill, fill):
+        with pytest.raises(TooManyBad):
+            bench.execute(asked)
+        assert bench.one("select count(*) from trunq.quarantine") == 0
+    # As of one that was killed.
+    run = bench.one("select run_id from trunq.pipeline_run where backfill <> 0")
+    attempt = bench.one("select trunq._try_run(%s)", run)
+    bench.sql("select trunq._quarantine(%s, '[[\"worded\"]]', '[{}]')", attempt)
+    assert bench.client.cancel_pipeline("moved", fill)
+    assert bench.one("select count(*) from trunq.quarantine") == 0
+    assert bench.one("select count(*) from trunq.pipeline_attempt") == 0

@@ -105,6 +105,23 @@ def test_a_trigger_asks_for_each_customer_and_not_again_while_that_waits(bench: 
     assert bench.execute(bench.client.publish("pipelines", None, kind=name))["instances"] == 0
 
 
+def test_the_table_of_customers_may_lie_at_an_address_that_a_variable_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.sql("create table customer (name text); insert into customer values ('acme')")
+    each = {"table": "customer", "column": "name", "dsn": "${CRM}"}
+    name = bench.make(SOURCE, SINK, **EACH, trigger={"every": "1 hour", "for": each})
+    with pytest.raises(InvalidPipeline, match=r"names \$\{CRM\}, which is not in the environment"):
+        bench.execute(bench.client.publish("pipelines", None, kind=name))
+    monkeypatch.setenv("CRM", "host=127.0.0.1 port=1 password=hush-hush bad=1")
+    with pytest.raises(Exception, match="bad") as told:
+        bench.execute(bench.client.publish("pipelines", None, kind=name))
+    assert "hush-hush" not in str(told.value)
+    monkeypatch.setenv("CRM", bench.dsn)
+    fired = bench.client.publish("pipelines", None, kind=name)
+    assert bench.execute(fired) == {"outcome": "asked", "instances": 1}
+
+
 def test_a_schedule_of_customers_has_messages_of_its_priority(bench: Bench) -> None:
     name = bench.make(SOURCE, SINK, **EACH, trigger={"every": "1 hour", "for": ["acme"], "priority": 3})
     bench.execute(bench.client.publish("pipelines", None, kind=name))

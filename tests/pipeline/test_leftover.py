@@ -18,6 +18,7 @@ from pipeline.test_instance import EACH
 from pipeline.test_kill import SINKS
 from pipeline.test_runner import running
 from scope import ALL
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import Wait
 from waiting import wait_until
 
@@ -247,6 +248,28 @@ def test_a_subscription_that_a_definition_names_is_its_users(bench: Bench) -> No
     assert bench.run(name)["rows_out"] == 1
     bench.client.drop_pipeline(name)
     assert "mine" in [row.subscription for row in bench.client.list_subscriptions("orders")]
+
+
+def test_another_queue_is_refused_until_the_place_in_the_first_is_given_up(bench: Bench) -> None:
+    """Ticks of one queue say nothing of another: messages would be left out, and the first queue kept for
+    nobody.
+    """
+    for queue, messages in (("first", 3), ("second", 2)):
+        bench.client.create_queue(queue)
+        for each in range(messages):
+            bench.client.publish(queue, {"id": each})
+            bench.client.tick(queue, force=True)
+    name = bench.make({"format": "queue", "queue": "first"}, SINKS["append"])
+    assert bench.run(name)["rows_out"] == 3
+    second = {"format": "queue", "queue": "second"}
+    with pytest.raises(InvalidPipeline, match='would mean nothing in queue "second"') as told:
+        bench.make(second, SINKS["append"], name=name)
+    assert f"trunq pipeline state {name} --reset" in str(told.value.hint)
+    bench.client.set_pipeline_state(name, {})
+    bench.make(second, SINKS["append"], name=name)
+    assert bench.run(name)["rows_out"] == 2
+    mine = [row.queue for row in bench.client.list_subscriptions() if row.subscription == f"pipeline_{name}"]
+    assert mine == ["second"]
 
 
 def test_what_tables_of_a_dropped_pipeline_had_staged_goes(

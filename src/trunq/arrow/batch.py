@@ -156,10 +156,16 @@ def _text(value: Any) -> str:
     return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
 
 
-def _table_of(rows: list[dict[str, Any]], *, is_mixed: bool) -> pa.Table:
-    if not is_mixed:
-        return pa.Table.from_pylist(rows)
-    return pa.table({name: array_of([row.get(name) for row in rows], is_mixed=True) for name in rows[0]})
+def _table_of(rows: list[dict[str, Any]], what: str, *, is_mixed: bool) -> pa.Table:
+    try:
+        if not is_mixed:
+            return pa.Table.from_pylist(rows)
+        return pa.table({name: array_of([row.get(name) for row in rows], is_mixed=True) for name in rows[0]})
+    except UnicodeEncodeError as error:
+        raise InvalidPipeline(
+            f"{what} gave a text with half of a character: {error.object[:60]!a}",
+            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') puts another in its place",
+        ) from None
 
 
 def batches_of(
@@ -183,7 +189,7 @@ def batches_of(
         if isinstance(each, dict):
             waiting.append(each)
             if len(waiting) == size:
-                yield from _table_of(waiting, is_mixed=is_mixed).to_batches()
+                yield from _table_of(waiting, what, is_mixed=is_mixed).to_batches()
                 waiting = []
             continue
         if not isinstance(each, pa.Table | pa.RecordBatch):
@@ -191,11 +197,11 @@ def batches_of(
                 f"{what} gave a {type(each).__name__} among its rows, not a dict or an Arrow table"
             )
         if waiting:
-            yield from _table_of(waiting, is_mixed=is_mixed).to_batches()
+            yield from _table_of(waiting, what, is_mixed=is_mixed).to_batches()
             waiting = []
         yield from batches_of(each, what, size, is_mixed=is_mixed)
     if waiting:
-        yield from _table_of(waiting, is_mixed=is_mixed).to_batches()
+        yield from _table_of(waiting, what, is_mixed=is_mixed).to_batches()
 
 
 def like(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -238,6 +238,10 @@ class Control:
         )
         return is_open
 
+    def drop_attempt(self, run: Run) -> None:
+        """Our attempt has failed: unless all is staged, it and what it put into the quarantine go."""
+        self._call("_drop_attempts", run_id=run.run_id, attempt=run.attempt)
+
     def finish(self, run: Run, number: int, attempt: int) -> dict[str, Any]:
         """The run ends with the attempt that its sink holds; 0: with none. `is_lost`: the sink holds what
         this database knows nothing of.
@@ -357,8 +361,12 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _json(value: Any) -> str | None:
+    if value is None:
+        return None
     # jsonb holds no NUL; a backslash before u0000 that is itself escaped stands for text.
-    return None if value is None else _NUL.sub(r"\1", json.dumps(value, default=str))
+    return HALF.sub("\ufffd", _NUL.sub(r"\1", json.dumps(value, default=str, ensure_ascii=False)))
 
 
+HALF: Final = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON may have, and jsonb and UTF-8 have not."""
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")

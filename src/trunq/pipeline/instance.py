@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from psycopg import sql
@@ -13,8 +14,10 @@ from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Asked
 from trunq.pipeline.credentials import credentials_of
 from trunq.pipeline.definition.message import INSTANCE, MessageField
+from trunq.pipeline.definition.part import expand
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import MessageRefused
+from trunq.pipeline.redact import redacted
 
 _MOST: Final = 100_000
 """Values of a trigger's table."""
@@ -78,7 +81,10 @@ def values_of_trigger(written: Pipeline, asked: Asked, dsn: str) -> tuple[list[s
         )
     except InvalidArgument as error:
         raise InvalidPipeline(f"pipeline {written.name}: trigger.for: {error.message}", error.hint) from None
-    with open_lent(complete(table.dsn or dsn, f"trunq pipeline {written.name}")) as connection:
+    # Of the definition that alone: a sink may need more than whoever asks has.
+    address = expand(written.name, table.dsn, os.environ) if table.dsn else dsn
+    named = complete(address, f"trunq pipeline {written.name}")
+    with redacted(written, address), open_lent(named) as connection:
         found = sorted(row[0] for row in connection.execute(query).fetchall())
     if len(found) > _MOST:
         raise InvalidPipeline(

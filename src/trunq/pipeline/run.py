@@ -348,6 +348,8 @@ class Executor:
         except BaseException:
             with suppress(Exception):
                 sink.discard(run)
+            with suppress(Exception):
+                self.control.drop_attempt(run)
             raise
         return attempt
 

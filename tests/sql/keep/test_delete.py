@@ -336,3 +336,25 @@ def test_the_trigger_costs_publishers_nothing(connect: Connect) -> None:
     bare = cost_of(work.connection, insert)
     assert guarded.pages <= bare.pages + 2
     assert guarded.rows_changed == 0
+
+
+def test_nothing_is_left_of_a_message_that_asked_for_a_run(connection: Connection) -> None:
+    table = {"format": "table", "table": "a"}
+    ask(connection, "create_pipeline", pipeline="p", definition={"source": table, "sink": table})
+    ids = []
+    for is_ended in (True, False):
+        (id,) = confess(connection, "pipelines", kind="p")
+        ids.append(id)
+        told = ask(connection, "_open_run", pipeline="p", message_id=id, payload={"name": SECRET})
+        begun = ask(
+            connection, "_begin_run", pipeline="p", message_id=id, slice={"message": {"of": id}},
+            payload={"name": SECRET}, done=told["done"], snapshot=told["snapshot"], plan_hash=told["plan_hash"],
+        )  # fmt: skip
+        ask(connection, "_let_run_go", run_id=begun["run_id"], holder=id, error=SECRET)
+        if is_ended:
+            attempt = ask(connection, "_try_run", run_id=begun["run_id"])
+            ask(connection, "_stage_run", attempt=attempt, parts=[], rows_in=0, rows_out=0, rows_bad=0)
+            ask(connection, "_finish_run", run_id=begun["run_id"], attempt=attempt, number=1)
+    assert "trunq.pipeline_run" in places(connection)
+    assert ask(connection, "delete", queue="pipelines", ids=ids) == 2
+    assert places(connection) == set()

@@ -295,3 +295,27 @@ def test_no_header_of_a_message_sends_older_rows_to_a_sink_that_applies_changes(
     ask(connection, "create_pipeline", pipeline="p", definition=definition)
     with refused("TQ031", "applies changes"):
         ask(connection, "_find_quarantined", pipeline="p")
+
+
+def test_shares_push_no_usual_run_out_of_the_thousand_that_stay(connection: Connection) -> None:
+    """What was brought last, the limit of a rate, and what is still to be settled, are read from these."""
+    ask(connection, "create_pipeline", pipeline="p", definition=UPSERT)
+    connection.execute(
+        "insert into trunq.pipeline_run (pipeline_id, backfill, number, message_id, chain, slice, snapshot,"
+        " begun_at, ended_at, outcome, is_settled)"
+        " select p.pipeline_id, case when g > 2 then g else 0 end, case when g > 2 then 1 else g end, -g,"
+        " gen_random_uuid(), '{}', pg_current_snapshot(), now(), now(),"
+        " case g when 1 then 'done' else 'cancelled' end, g <> 2"
+        " from trunq.pipeline p, generate_series(1, 1005) g"
+    )
+    id = ask(connection, "backfill_pipeline", pipeline="p", range=YEAR)
+    opened = ask(connection, "_open_run", pipeline="p", message_id=id, payload=YEAR, backfill=True)
+    begun = ask(
+        connection, "_begin_run", pipeline="p", message_id=id, slice={"range": YEAR}, done=0, backfill=True,
+        snapshot=opened["snapshot"], plan_hash=opened["plan_hash"],
+    )  # fmt: skip
+    ask(connection, "_finish_run", run_id=begun["run_id"], attempt=0)
+    counted = "select count(*) filter (where backfill = 0), count(*) from trunq.pipeline_run"
+    assert connection.execute(counted).fetchone() == (2, 1002)
+    (row,) = call(connection, "list_pipelines")
+    assert row.fresh_at is not None

@@ -104,3 +104,30 @@ def test_a_range_fills_no_partitions_of_rows_that_are_changed_on_the_way(
     upsert = {"format": "delta", "path": "x", "mode": "upsert", "key": ["id"], "newest": "at"}
     ask(connection, "create_pipeline", pipeline="p", definition={**definition, "sink": upsert, **changing})
     assert ask(connection, "backfill_pipeline", pipeline="p", range=days)
+
+
+def test_two_long_names_do_not_share_a_subscription(connection: Connection) -> None:
+    """Its name has the first 39 characters: each would move it on, and either take it along when it goes."""
+    name = "nightly_export_of_customer_orders_to_lake"
+    queue = {"format": "queue", "queue": "orders"}
+    files = {"format": "csv", "path": "/data/*.csv"}
+    ask(connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue})
+    with refused("TQ031", "would share subscription", "first 39 characters"):
+        ask(connection, "create_pipeline", pipeline=f"{name}_us", definition=DEFINITION)
+    ask(connection, "create_pipeline", pipeline=f"{name}_us", definition={**DEFINITION, "source": files})
+    assert not ask(connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue})
+
+
+def test_a_clock_that_went_back_keeps_nobody_from_a_run(connection: Connection) -> None:
+    """Whoever was at it may be gone: until the clock was there again, others would wait for nobody."""
+    ask(connection, "create_pipeline", pipeline="p", definition=DEFINITION)
+    first, second = (ask(connection, "run_pipeline", pipeline="p", payload={"n": n}) for n in (1, 2))
+    opened = ask(connection, "_open_run", pipeline="p", message_id=first, payload={"n": 1})
+    asks = {"pipeline": "p", "message_id": second, "payload": {"n": 2}}
+    ask(
+        connection, "_begin_run", pipeline="p", message_id=first, payload={"n": 1}, slice={}, done=0,
+        snapshot=opened["snapshot"], plan_hash=opened["plan_hash"],
+    )  # fmt: skip
+    assert ask(connection, "_open_run", **asks)["action"] == "wait"
+    connection.execute("set trunq.clock_offset = '-1 day'")
+    assert ask(connection, "_open_run", **asks)["action"] == "take"

@@ -244,10 +244,12 @@ class DeltaSink:
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
         """Merge the rows of files, with the marks, in one entry, or none where nothing is to be written."""
         newest, key = self._model.newest, self._model.key
-        rows = pa.RecordBatchReader.from_batches(next(read(files)).schema, one_a_key(files, key, newest))
-        newer = None if newest is None else f't."{newest}" is null or t."{newest}" <= s."{newest}"'
+        schema = next(read(files)).schema
+        rows = pa.RecordBatchReader.from_batches(schema, one_a_key(files, key, newest))
+        newer = None if newest is None else no_newer(newest)
         merging = self._merging(table, run, rows, same(key), streamed=not is_small(files))
-        merging.when_matched_update_all(newer).when_not_matched_insert_all().execute()
+        given = written(schema.names)
+        merging.when_matched_update(given, newer).when_not_matched_insert(given).execute()
 
     def _merging(
         self, table: DeltaTable, run: Run, rows: pa.RecordBatchReader, predicate: str, *, streamed: bool
@@ -362,7 +364,25 @@ class DeltaSink:
 
 def same(key: Sequence[str]) -> str:
     """That a row of the table has the key of one that is merged."""
-    return " and ".join(f't."{name}" = s."{name}"' for name in key)
+    return " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+
+
+def no_newer(newest: str) -> str:
+    """That a row of the table is no newer than one that is merged."""
+    name = quoted(newest)
+    return f"t.{name} is null or t.{name} <= s.{name}"
+
+
+def written(names: Sequence[str]) -> dict[str, str]:
+    """Columns with what a merge writes into them. (All of them, as deltalake writes that, may not have a ` in
+    their names.)
+    """
+    return {quoted(name): f"s.{quoted(name)}" for name in names}
+
+
+def quoted(name: str) -> str:
+    """A column as a condition of a merge has it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def is_small(files: list[Path]) -> bool:

@@ -19,7 +19,7 @@ from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op
-from trunq.pipeline.sink.delta import DeltaSink, is_small, same
+from trunq.pipeline.sink.delta import DeltaSink, is_small, no_newer, same, written
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.merge import one_a_key
 from trunq.pipeline.sink.version import TIME
@@ -67,7 +67,7 @@ class DeletingDeltaSink(DeltaSink):
         drops = is_whole(run.slice)
         if drops and not self._applies:
             self._require_few(table, files, key)
-        written = {f'"{name}"': f's."{name}"' for name in schema.names if name not in OWN}
+        given = written([name for name in schema.names if name not in OWN])
         alive = {DELETED_AT: "cast(null as timestamp)"} if self._is_soft else {}
         merging = self._merging(table, run, rows, same(key), streamed=drops or not is_small(files))
         is_kept = f"not ({_DELETED})" if OP in schema.names else None
@@ -79,12 +79,12 @@ class DeletingDeltaSink(DeltaSink):
                 )
             else:
                 merging.when_matched_delete(_DELETED)
-        newer = f't."{newest}" is null or t."{newest}" <= s."{newest}"' if newest else is_kept
-        merging.when_matched_update({**written, **alive}, newer)
+        newer = no_newer(newest) if newest else is_kept
+        merging.when_matched_update({**given, **alive}, newer)
         if newest and alive:
             # An older row says that it is there all the same.
             merging.when_matched_update(alive, f't."{DELETED_AT}" is not null')
-        merging.when_not_matched_insert(written, is_kept)
+        merging.when_not_matched_insert(given, is_kept)
         if drops and self._is_soft:
             merging.when_not_matched_by_source_update({DELETED_AT: _now()}, f't."{DELETED_AT}" is null')
         elif drops:

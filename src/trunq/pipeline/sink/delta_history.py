@@ -18,7 +18,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import is_whole
 from trunq.pipeline.sink.deleting import require_few_missing
-from trunq.pipeline.sink.delta import DeltaSink, is_small, same
+from trunq.pipeline.sink.delta import DeltaSink, is_small, same, written
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.version import CLOSES, TIME, VALID_FROM, VALID_TO, closing, versions
 
@@ -73,9 +73,9 @@ class DeltaHistorySink(DeltaSink):
             f'{same(key)} and t."{VALID_TO}" is null and s."{CLOSES}"',
             streamed=not is_small(files),
         )
-        written = {f'"{name}"': f's."{name}"' for name in made.schema.names if name != CLOSES}
+        given = written([name for name in made.schema.names if name != CLOSES])
         merging.when_matched_update({f'"{VALID_TO}"': f's."{VALID_TO}"'})
-        merging.when_not_matched_insert(written, f'not s."{CLOSES}"')
+        merging.when_not_matched_insert(given, f'not s."{CLOSES}"')
         merging.execute()
 
     def _open_versions(self, table: DeltaTable, rows: pa.Table, key: list[str]) -> pa.Table:

@@ -23,7 +23,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource as Model
 from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
 from trunq.pipeline.source.place import place
-from trunq.pipeline.source.typed import read_types, typed
+from trunq.pipeline.source.typed import read_types, sound
 
 _ROWS: Final = 20_000
 _BEGINNING: Final = 1 << 20
@@ -217,7 +217,8 @@ class FileSource(Source):
                         bad.append({"file": path, "line": line[:_SHOWN]})
                 context.refuse(bad, [["no JSON object"]] * len(bad))
                 if rows:
-                    yield from typed(rows, self._types, is_mixed=self._is_mixed).to_batches()
+                    made = sound(rows, self._types, context.refuse, is_mixed=self._is_mixed)
+                    yield from made.to_batches()
 
     def _read_parquet(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
         with self._place.open(path) as opened, parquet.ParquetFile(opened) as file:

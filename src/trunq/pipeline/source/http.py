@@ -26,7 +26,7 @@ from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.item import Items, columns_of, listed
 from trunq.pipeline.source.landing import Landing, Landings
 from trunq.pipeline.source.paging import find_rows
-from trunq.pipeline.source.typed import read_types, typed
+from trunq.pipeline.source.typed import read_types, sound
 from trunq.pipeline.source.walk import Secrets, Walk
 
 _ROWS: Final = 20_000
@@ -110,7 +110,7 @@ class HttpSource(Source):
         found = self._found_types(landing, pages, context) if pages > 1 or self._model.each else None
         try:
             for rows in self._rows(landing, pages, context):
-                made = typed(rows, found or self._types, found, is_mixed=self._is_mixed)
+                made = sound(rows, found or self._types, context.refuse, found, is_mixed=self._is_mixed)
                 yield from made.to_batches()
         except pa.ArrowInvalid as error:
             raise self._mixed(error) from error
@@ -120,7 +120,7 @@ class HttpSource(Source):
         schema = pa.schema([])
         try:
             for rows in self._rows(landing, pages, quiet):
-                made = typed(rows, self._types, is_mixed=self._is_mixed)
+                made = sound(rows, self._types, quiet.refuse, is_mixed=self._is_mixed)
                 schema = unify([schema, made.schema], is_mixed=self._is_mixed)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise self._mixed(error) from error

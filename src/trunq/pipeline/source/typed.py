@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from trunq.arrow.batch import array_of
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import HALF
 
 
 def read_types(pipeline: str, types: dict[str, str]) -> dict[str, pa.DataType]:
@@ -40,6 +41,27 @@ def typed(
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise pa.ArrowInvalid(f'column "{name}": {error}') from error
     return pa.table(columns)
+
+
+def sound(
+    rows: list[dict[str, Any]],
+    types: dict[str, pa.DataType],
+    refuse: Callable[[list[Any], list[list[str]]], None],
+    names: Iterable[str] | None = None,
+    *,
+    is_mixed: bool = False,
+) -> pa.Table:
+    """As `typed`; rows with half of a character in a text are refused. JSON may have it, and nothing else."""
+    try:
+        return typed(rows, types, names, is_mixed=is_mixed)
+    except UnicodeEncodeError:
+        halves = [row for row in rows if _has_half(row)]
+        refuse(halves, [["half of a character"]] * len(halves))
+        return typed([row for row in rows if not _has_half(row)], types, names, is_mixed=is_mixed)
+
+
+def _has_half(row: dict[str, Any]) -> bool:
+    return HALF.search(json.dumps(row, ensure_ascii=False)) is not None
 
 
 def _text(value: Any) -> str:

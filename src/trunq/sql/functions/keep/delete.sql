@@ -55,6 +55,7 @@ begin
     v_found := v_found || trunq._delete_archived(v_archive, p_ids);
   end if;
   v_found := v_found || trunq._delete_receipts(p_queue, p_ids);
+  perform trunq._erase_runs(p_ids) where p_queue.name = 'pipelines';
   v_logged := trunq._delete_logged(p_queue, p_ids);
   v_found := v_found || v_logged;
   -- Of an id that is nowhere nothing stays noted, here or in trunq.deletion: a message may get it yet.
@@ -78,6 +79,15 @@ begin
   return v_found;
 end $$;
 comment on function trunq._delete_dead is 'Purges messages that are dead, for any subscription; whoever requeues one is waited for. Returns: which there were.';
+
+create or replace function trunq._erase_runs(p_ids bigint[]) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  -- Not SQL's null: that is what a message without a payload has, and a run of one is never its run.
+  update trunq.pipeline_run r set payload = case when r.payload is not null then 'null'::jsonb end, error = null,
+    slice = case when r.ended_at is not null and r.is_settled then r.slice - 'message' else r.slice end
+  where r.message_id = any (p_ids)
+$$;
+comment on function trunq._erase_runs is 'Erases what runs of pipelines noted of the messages that asked for them. One that is open goes on with the fields that its slice was fixed with.';
 
 create or replace function trunq._fence_leases(p_queue trunq.queue, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = nested as $$

@@ -11,6 +11,23 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._own_name is 'How a pipeline, or an instance, calls what it makes for itself (in Python: src/trunq/pipeline/source/own.py).';
 
+create or replace function trunq._check_own_name(p_pipeline text, p_definition jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  c_sources constant text[] := '{table,queue}';
+  v_other text;
+begin
+  select p.name into v_other from trunq.pipeline p
+  where p_definition #>> '{source,format}' = any(c_sources) and p.definition #>> '{source,format}' = any(c_sources)
+    and p.parent_id is null and trunq._own_name('pipeline', p.name) = trunq._own_name('pipeline', p_pipeline) limit 1;
+  if found then
+    perform trunq._fail('TQ031', format('pipelines "%s" and "%s" would share subscription "%s": what one of them has read, the other would lose', p_pipeline, v_other,
+      trunq._own_name('pipeline', p_pipeline)), 'give it a name that differs in its first 39 characters');
+  end if;
+end $$;
+comment on function trunq._check_own_name is
+  'Refuses (TQ031) a new pipeline that would call its subscription as another calls its own. Tables count too: changes of them may be captured later.';
+
 create or replace function trunq._leave_capture(p_pipeline text, p_source jsonb) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare

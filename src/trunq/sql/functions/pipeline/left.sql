@@ -1,4 +1,5 @@
--- What a pipeline, or an instance, leaves behind when it is dropped: the subscription by which it read a queue goes with it. What an attempt that was
+-- What a pipeline, or an instance, leaves behind when it is dropped: the subscription by which it read a queue goes with it, as it does when it
+-- gets another queue. What an attempt that was
 -- killed had staged lies in the sink, which may be anywhere; the next run would have removed it. So a message asks a runner to do so. It says no
 -- more than which row of trunq.pipeline_left is meant: whoever may publish is not to choose where a runner removes something.
 
@@ -15,7 +16,19 @@ begin
   end if;
 end $$;
 comment on function trunq._leave_source is
-  'Ends the subscription by which a pipeline read a queue, where it has the name that trunq._own_name gives it. One that the definition names is the user''s, and one of another database nobody reaches from here.';
+  'Ends the subscription by which a pipeline reads a queue, where it has the name that trunq._own_name gives it. One that the definition names is the user''s, and one of another database nobody reaches from here.';
+
+create or replace function trunq._check_place(p_pipeline trunq.pipeline, p_definition jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue text := p_pipeline.definition #>> '{source,queue}';
+begin
+  if p_definition #>> '{source,format}' = 'queue' and p_pipeline.state ? 'tick' then
+    perform trunq._fail('TQ031', format('pipeline "%s" reads queue "%s": where it is would mean nothing in queue "%s"', p_pipeline.name, v_queue, p_definition #>> '{source,queue}'),
+      format('to begin at the beginning of that one: trunq pipeline state %s --reset, then this again; or make a pipeline of another name', p_pipeline.name));
+  end if;
+end $$;
+comment on function trunq._check_place is 'Refuses (TQ031) another queue while the state of a pipeline is a place in the one so far: messages would be left out, without a word.';
 
 create or replace function trunq._note_left(p_pipeline trunq.pipeline) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -32,6 +32,7 @@ begin
   perform from trunq.pipeline p where p.parent_id = v_old.pipeline_id for no key update;
   perform trunq._check_per(p_pipeline, p_definition, v_followers, v_old.definition);
   if v_old.pipeline_id is null then
+    perform trunq._check_own_name(p_pipeline, p_definition);
     insert into trunq.pipeline (name, definition, followers) values (p_pipeline, p_definition, v_followers) returning * into v_new;
     perform trunq._set_trigger(v_new, null, p_due_times);
     return true;
@@ -48,6 +49,9 @@ begin
     then
       perform trunq._fail('TQ031', format('pipeline "%s" has an open run, whose slice is of the source that it has now', v_open),
         format('let it end, or give it up: trunq pipeline cancel %s (select trunq.cancel_pipeline(''%s''))', v_open, v_open));
+    end if;
+    if p_definition #>> '{source,queue}' <> v_old.definition #>> '{source,queue}' then
+      perform trunq._check_place(p, p_definition), trunq._leave_source(p) from trunq.pipeline p where v_old.pipeline_id in (p.pipeline_id, p.parent_id);
     end if;
   end if;
   perform trunq._leave_takers(p_pipeline, p_definition->'source');
@@ -69,7 +73,7 @@ end $$;
 comment on function trunq.create_pipeline is
   'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, which the caller computes. It makes the queue "pipelines" where there is none.
 Returns: true when it was made.
-Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
+Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), for another queue while the state is a place in the one so far, for a name that begins as that of another which makes subscriptions, and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
 Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq._slice_part(p_source jsonb) returns jsonb

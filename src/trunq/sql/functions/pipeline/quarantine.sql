@@ -20,6 +20,17 @@ language sql set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._refuse_staged is 'Keeps a row of an attempt that was staged, and that its sink refuses, in the quarantine.';
 
+create or replace function trunq._drop_attempts(p_run_id bigint, p_attempt bigint default null) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  -- What is staged by now, the sink may take yet. A task that is late finds no attempt that it could write for.
+  with dropped as (
+    delete from trunq.pipeline_attempt a
+    where a.run_id = p_run_id and (p_attempt is null or a.attempt = p_attempt and a.parts is null) returning a.attempt)
+  delete from trunq.quarantine q using dropped d where q.attempt = d.attempt
+$$;
+comment on function trunq._drop_attempts is
+  'Forgets an attempt at a run that failed before all was staged, or all attempts at one of which nobody asks any more, with the rows that they kept out: nobody would see them, and each attempt has them anew.';
+
 create or replace function trunq._read_quarantine(p_pipeline text, p_ids jsonb) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(jsonb_agg(q.content order by q.quarantine_id), '[]') from trunq.quarantine q join trunq.pipeline p on p.pipeline_id = q.pipeline_id

@@ -58,7 +58,7 @@ begin
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = v_backfill and r.ended_at is null;
   if found then
     -- The same message again: whoever had it lost its lease.
-    if v_run.held_until > v_now and v_run.holder is distinct from p_message_id or trunq._is_full(v_pipeline, p_message_id) then
+    if trunq._is_held(v_run) and v_run.holder is distinct from p_message_id or trunq._is_full(v_pipeline, p_message_id) then
       return jsonb_build_object('action', 'wait', 'seconds', least(30, greatest(1, extract(epoch from v_now - v_run.begun_at) / 10)));
     end if;
     update trunq.pipeline_run r set holder = p_message_id, held_until = v_now + p_hold_for where r.run_id = v_run.run_id returning r.* into v_run;
@@ -306,8 +306,10 @@ begin
     end if;
   end if;
   perform trunq._end_share(v_run, v_run.outcome, v_run.rows_out);
-  delete from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null
-    and r.run_id <= (select o.run_id from trunq.pipeline_run o where o.pipeline_id = v_pipeline.pipeline_id order by o.run_id desc offset 1000 limit 1);
+  -- Shares of a backfill, of which there may be thousands, take the place of no usual run.
+  delete from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null and r.is_settled
+    and (r.backfill = 0) = (v_run.backfill = 0) and r.run_id <= (select o.run_id from trunq.pipeline_run o
+      where o.pipeline_id = v_pipeline.pipeline_id and (o.backfill = 0) = (v_run.backfill = 0) order by o.run_id desc offset 1000 limit 1);
   return trunq._tell_run(v_run);
 end $$;
 comment on function trunq._finish_run is
@@ -334,7 +336,7 @@ begin
     perform trunq.publish('pipelines', m.payload, f.name, trunq._read_per(f.definition, m.payload),
       p_headers => jsonb_build_object('chain', p_run.chain, 'by', p_pipeline.name))
     from trunq.pipeline f, lateral (
-      select case when f.definition ? 'per' then coalesce(case when not p_run.slice ? 'quarantine' then p_run.payload end, p_run.slice->'message') end as payload) m
+      select case when f.definition ? 'per' then coalesce(case when not p_run.slice ? 'quarantine' then nullif(p_run.payload, 'null') end, p_run.slice->'message') end as payload) m
     where f.name = any(p_pipeline.followers);
   end if;
 end $$;
@@ -392,7 +394,7 @@ begin
   returning r.* into v_run;
   if not found then
     return false;
-  elsif (v_run.held_until > trunq.clock()) is not true then
+  elsif not trunq._is_held(v_run) then
     perform trunq._give_up_run(v_run, 'cancelled');
   end if;
   return true;
@@ -438,6 +440,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
     is_settled = r.backfill <> 0, failures = 0, failing_since = null
   where r.run_id = p_run.run_id;
   update trunq.pipeline p set done = p_run.number, asked = array_remove(p.asked, p_run.message_id) where p.pipeline_id = p_run.pipeline_id and p_run.backfill = 0;
+  select trunq._drop_attempts(p_run.run_id) where p_run.backfill <> 0;
   select trunq._end_share(p_run, p_outcome, null);
   select trunq._call_runners();
 $$;
@@ -464,6 +467,7 @@ begin
     perform trunq._give_up_run(v_run, coalesce(v_run.outcome, 'cancelled'));
     update trunq.pipeline_run r set is_settled = true, sink_number = null where r.run_id = v_run.run_id;
   end if;
+  perform trunq._drop_attempts(v_run.run_id) where v_run.backfill <> 0 or v_run.sink_number >= v_run.number;
   update trunq.pipeline p set done = case when v_run.backfill = 0 then greatest(p.done, v_run.sink_number) else p.done end, marked = 0
   where p.pipeline_id = v_pipeline.pipeline_id;
   return v_run.sink_number;
