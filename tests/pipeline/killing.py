@@ -53,7 +53,7 @@ DIRECTORY = "."
 ENVIRONMENT: dict[str, str] = {}
 """What its environment has besides."""
 
-_LONG = 900.0
+LONG = 900.0
 """Seconds: on a machine that does ten things at once, a Java process takes minutes to start."""
 
 _forkserver = multiprocessing.get_context("forkserver")
@@ -75,10 +75,10 @@ _forkserver.set_forkserver_preload(
 def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
     """Execute a run in another process, which dies at a point; its exit code."""
     process = start(dsn, asked, point)
-    process.join(_LONG)
+    process.join(LONG)
     if process.exitcode is None:
         process.kill()
-    assert process.exitcode is not None, f"it neither ended nor died in {_LONG} s, on its way to {point!r}"
+    assert process.exitcode is not None, f"it neither ended nor died in {LONG} s, on its way to {point!r}"
     return int(process.exitcode)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 import pytest
 
-from pipeline.killing import start
+from pipeline.killing import LONG, start
 from pipeline.piping import Bench
 from pipeline.test_kill import FIRST, SINKS, Moving
 from scope import ALL
@@ -39,12 +39,12 @@ def frozen(bench: Bench, message: int, point: str) -> Iterator[None]:
     process = start(bench.dsn, bench.asked(message), f"frozen {point}")
     there = psutil.Process(process.pid)
     try:
-        wait_until(lambda: not process.is_alive() or there.status() == psutil.STATUS_STOPPED)
+        wait_until(lambda: not process.is_alive() or there.status() == psutil.STATUS_STOPPED, LONG)
         assert process.is_alive(), point
         yield
     finally:
         there.send_signal(signal.SIGCONT)
-        process.join(120)
+        process.join(LONG)
         process.kill()
     assert process.exitcode in (0, 1)
 
