@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
+from calling import move_clock
 from copying import copied_server
 from pooling import needs_pgbouncer, pooling
-from calling import move_clock
 from standby import one, primary_and_standby
 from trunq import AsyncClient, Channel, Client, Heard, InvalidArgument, Missed, Notification, Worker, embedded
 from trunq.embedded import Embedded

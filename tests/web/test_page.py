@@ -364,7 +364,9 @@ def test_pages_of_a_database_that_was_restored_name_what_helps(
             ("/doctor", 200),
         ):
             body = wait_until(
-                lambda address=address: "another Postgres cluster" in (got := client.get(address)).text and got
+                lambda address=address: (
+                    "another Postgres cluster" in (got := client.get(address)).text and got
+                )
             )
             assert body.status_code == status
             assert "<code>call trunq.rebase_each_queue()</code>" in body.text

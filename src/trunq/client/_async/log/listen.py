@@ -425,7 +425,9 @@ class AsyncQueueListening(AsyncListening[Heard[Payload] | Missed]):
 
     async def _read(self) -> list[tuple[Any, ...]]:
         """The next page."""
-        page: list[tuple[Any, ...]] = await self._tries()(self._client._execute, None, self._page_at(self._place))
+        page: list[tuple[Any, ...]] = await self._tries()(
+            self._client._execute, None, self._page_at(self._place)
+        )
         return page
 
     def _page_at(self, place: str | None, limit: int = _PAGE) -> Call:
