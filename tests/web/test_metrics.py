@@ -104,7 +104,11 @@ def test_a_role_is_told_the_figures_of_its_queues_and_no_others(
 
 
 def up(text: str) -> float:
-    return next(each for each in text_string_to_metric_families(text) if each.name == "trunq_up").samples[0].value
+    return (
+        next(each for each in text_string_to_metric_families(text) if each.name == "trunq_up")
+        .samples[0]
+        .value
+    )
 
 
 @pytest.mark.parametrize("right", ["nothing", "usage on schema trunq"])

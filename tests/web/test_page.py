@@ -373,3 +373,25 @@ def test_a_search_goes_on_where_it_ended_whatever_the_role_has_sent(
     with browse(silent) as client:
         body = client.get(f"/queues/{work.queue}/messages?kind=lost").text
     assert re.search(r"\?[^\"]*before=\d+", body)
+
+
+def test_pages_of_a_database_that_was_restored_name_what_helps(
+    database: str, connection: psycopg.Connection[Any]
+) -> None:
+    queue = shop(connection).queue
+    connection.execute("update trunq.cluster set system_identifier = system_identifier + 1")
+    with browse(database) as client:
+        for address, status in (
+            ("/streams", 409),
+            (f"/queues/{queue}/stream", 409),
+            (f"/queues/{queue}", 200),
+            ("/doctor", 200),
+        ):
+            body = wait_until(
+                lambda address=address: (
+                    "another Postgres cluster" in (got := client.get(address)).text and got
+                )
+            )
+            assert body.status_code == status
+            assert "<code>call trunq.rebase_each_queue()</code>" in body.text
+            assert "Not done" not in body.text

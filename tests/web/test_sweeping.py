@@ -59,9 +59,9 @@ def test_a_page_shows_what_runs_behind_many_newer_sweeps(work: Engine, page: Tes
     bury(work, 1)
     sweep = work.ask("start_sweep", act="purge", kind="other")
     work.run(
-        "insert into trunq.sweep (queue_id, queue, act, filter, before, until, started_at, who, role, carried_at,"
-        " state, ended_at) select {id}, '{queue}', 'purge', '{{}}', 1, now(), now(), 'me', 'me', now(),"
-        " 'finished', now() from generate_series(1, 300)"
+        "insert into trunq.sweep (queue_id, queue, act, filter, before, until, started_at, who, role,"
+        " carried_at, state, ended_at) select {id}, '{queue}', 'purge', '{{}}', 1, now(), now(), 'me', 'me',"
+        " now(), 'finished', now() from generate_series(1, 300)"
     )
     for address in (f"/queues/{work.queue}/dead", "/dead"):
         assert f'name="sweep_id" value="{sweep}"' in page.get(address).text

@@ -52,6 +52,40 @@ class Missed:
         return Missed(self.since, max(self.until, later.until), count)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A place where a listener to a queue stood, up to when it had read there, and its number."""
+
+    number: int
+    place: str
+    read_at: datetime
+
+
+class Steps:
+    """Some of the places where a listener stood: the farther back, the farther apart, so that of a million
+    there are twenty. A failover loses the newest; which are left their checks say, and no clock.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._kept: dict[int, Step] = {}
+
+    def add(self, place: str, read_at: datetime) -> None:
+        """It stands here now."""
+        self._count += 1
+        # The newest of those whose number this power of two divides, and no higher one.
+        self._kept[self._count & -self._count] = Step(self._count, place, read_at)
+
+    def go_back(self, step: Step | None = None) -> None:
+        """It stands at this one again, or at none; those after it are of a time that is lost."""
+        self._count = 0 if step is None else step.number
+        self._kept = {power: each for power, each in self._kept.items() if each.number <= self._count}
+
+    def newest_first(self) -> list[Step]:
+        """Those there are."""
+        return sorted(self._kept.values(), key=lambda step: -step.number)
+
+
 class Channel(Generic[Payload]):
     """A channel of NOTIFY: its name, and the type of its payloads (none: whatever JSON says).
 

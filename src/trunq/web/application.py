@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from trunq import settings
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
-from trunq.errors import InvalidArgument, TrunqError
+from trunq.errors import ClusterChanged, InvalidArgument, TrunqError
 from trunq.explanation import explain
 from trunq.web import act, metric
 from trunq.web.database import ANSWER_WITHIN, CONNECTIONS, UNTIL, Database
@@ -169,6 +169,8 @@ def _refusals(desk: Desk) -> dict[Any, Any]:
         return desk.page(request, "sorry.html", title=title, why=why, hint=hint, code=status)
 
     async def refused(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClusterChanged):
+            return said(request, error, 409, "This database is not ready")
         is_missing = type(error).__name__.endswith("NotFound")
         return said(request, error, 404 if is_missing else 400, "Not here" if is_missing else "Not done")
 

@@ -190,7 +190,7 @@ def _setting(value: Any) -> str:
 
 
 _COMMAND: Final = re.compile(
-    r"""(?P<sql>select\s(?:trunq|pg)[\w.]*\((?:'[^']*'|[^()'])*\))"""
+    r"""(?P<sql>(?:select|call)\s(?:trunq|pg)[\w.]*\((?:'[^']*'|[^()'])*\))"""
     r"""|(?:^|(?<=:\s))(?P<shell>trunq\s[^,;.]+)$"""
 )
 """Statements in a hint, and a command of the shell that is all of it or its end."""

@@ -193,6 +193,10 @@ def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection,
             attempt()
     assert publish(session, "q")
     assert [row.id for row in call(session, "list_dead", queue="q")] == story.dead
+    # And nothing that helps another trouble.
+    told = call(session, "list_warnings", queue="q")
+    assert "call trunq.rebase_each_queue()" in told[0].hint
+    assert not [row for row in told if "transaction id" in row.warning]
 
 
 def test_after_rebase_nothing_unanswered_is_lost_and_nothing_answered_doubled(

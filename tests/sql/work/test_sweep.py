@@ -134,9 +134,9 @@ def test_one_that_runs_is_found_behind_all_that_ended(work: Engine) -> None:
 def end(work: Engine, count: int) -> None:
     """So many newer sweeps that ended."""
     work.run(
-        "insert into trunq.sweep (queue_id, queue, act, filter, before, until, started_at, who, role, carried_at,"
-        " state, ended_at) select {id}, '{queue}', 'purge', '{{}}', 1, now(), now(), 'me', 'me', now(),"
-        " 'finished', now() from generate_series(1, %s)",
+        "insert into trunq.sweep (queue_id, queue, act, filter, before, until, started_at, who, role,"
+        " carried_at, state, ended_at) select {id}, '{queue}', 'purge', '{{}}', 1, now(), now(), 'me', 'me',"
+        " now(), 'finished', now() from generate_series(1, %s)",
         count,
     )
 

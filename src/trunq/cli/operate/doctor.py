@@ -127,7 +127,9 @@ def _together(found: Sequence[Finding]) -> Iterator[Finding]:
         told = _MAY_NOT.match(row.finding)
         them = areas.pop((told[1], row.hint), {}) if told else {row.area: None}
         if told and len(them) > 1:
-            yield row._replace(finding=f"{told[1]} {', '.join(them)}", hint=row.hint.replace("shows it", "shows them"))
+            yield row._replace(
+                finding=f"{told[1]} {', '.join(them)}", hint=row.hint.replace("shows it", "shows them")
+            )
         elif them:
             yield row
 

@@ -3295,19 +3295,19 @@ class AsyncPassing(AsyncAccess):
     async def list_warnings(
         self, queue: str | None = None, *, connection: AsyncGiven | None = None
     ) -> list[Warned]:
-        """What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that
-        nobody will lease, segments that rotation does not get for a while, and who holds them, transactions
-        that are open and do nothing, and sessions that hold a queue's locks, workers whose leases ran out
-        within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a
-        week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while
-        messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
-        them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
-        miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that
-        nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet,
-        or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks,
-        backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose
-        compaction fails, history that waits for its taker for longer than the retention, and, of all queues,
-        a server that may not come back after a crash.
+        """What is wrong, of one queue or all: positions of another cluster, duties that fail, or were not
+        done for long, rows in a log that nobody will lease, segments that rotation does not get for a while,
+        and who holds them, transactions that are open and do nothing, and sessions that hold a queue's locks,
+        workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that
+        are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read
+        from for five minutes while messages wait, those whose lanes no process ranks, those that come near to
+        what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come
+        to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or
+        that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that
+        have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have
+        left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone,
+        Delta tables whose compaction fails, history that waits for its taker for longer than the retention,
+        and, of all queues, a server that may not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

@@ -19,7 +19,7 @@ from psycopg import Connection
 from tenacity import Retrying
 
 from trunq.client._sync.passing import Passing
-from trunq.client.heard import READ, Channel, Heard, Missed, Notification
+from trunq.client.heard import READ, Channel, Heard, Missed, Notification, Steps
 from trunq.client.hearing import Hearing, Inbox
 from trunq.client.message import Payload
 from trunq.client.outgoing import Outgoing
@@ -47,7 +47,9 @@ _DEAF_POLL: Final = 0.5
 """The same where nothing can be heard."""
 _PAGE: Final = 1000
 _AGAIN: Final = timedelta(minutes=1)
-"""How far before where it stood a listener begins whose place a failover lost: clocks of servers differ."""
+"""How far before where it stood a listener begins all of whose places a failover lost: clocks of servers
+differ.
+"""
 STAMP: Final = "trunq_client"
 """The header by which a client knows what it published itself."""
 
@@ -356,6 +358,7 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         self._place: str | None = None
         self._read_at: datetime | None = None
         """Up to this time of the database all was read."""
+        self._steps = Steps()
         self._page: deque[tuple[Any, ...]] = deque()
         self._stamp = client._mark_own() if no_local else None
 
@@ -369,6 +372,7 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         else:
             (found,) = self._client.find_place(self._queue, start, moment("at", at))
             self._place, self._read_at = found
+            self._steps.add(*found)
 
     def _hear_bell(self) -> None:
         """Hear when there is something to read, where that is possible."""
@@ -394,6 +398,7 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
             self._place = row[-1]
             if row[0] is None:
                 self._read_at = decode_timestamp(row[READ.index("created_at")])
+                self._steps.add(row[-1], self._read_at)
                 continue
             heard: Heard[Payload] = Heard(row, self._queue, self._types.of(row[1]))
             if self._stamp is None or not self._is_own(heard.headers):
@@ -422,10 +427,12 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
 
     def _read(self) -> list[tuple[Any, ...]]:
         """The next page."""
-        arguments = {"queue": self._queue, "place": self._place, "limit": _PAGE, "filter": self._filter}
-        call = Call("read_on", arguments, READ, raw=True)
-        page: list[tuple[Any, ...]] = self._tries()(self._client._execute, None, call)
+        page: list[tuple[Any, ...]] = self._tries()(self._client._execute, None, self._page_at(self._place))
         return page
+
+    def _page_at(self, place: str | None, limit: int = _PAGE) -> Call:
+        arguments = {"queue": self._queue, "place": place, "limit": limit, "filter": self._filter}
+        return Call("read_on", arguments, READ, raw=True)
 
     def _tries(self) -> Retrying:
         """Does it again as long as the database is away."""
@@ -444,10 +451,18 @@ class QueueListening(Listening[Heard[Payload] | Missed]):
         return Missed(since and min(since, until), max(since or until, until))
 
     def _find_again(self) -> Place:
+        # What a failover lost lay behind all that is left, of which no more comes again than need be.
+        for step in self._steps.newest_first():
+            with suppress(TickNotFound):
+                self._client._execute(None, self._page_at(step.place, 1))
+                self._steps.go_back(step)
+                return Place(step.place, step.read_at)
+        self._steps.go_back()
         if self._read_at is not None:
-            # What a failover lost lay behind all that is left, of which no more comes again than need be.
             with suppress(TickNotFound):
                 (found,) = self._client.find_place(self._queue, None, self._read_at - _AGAIN)
+                self._steps.add(*found)
                 return found
         (found,) = self._client.find_place(self._queue, "earliest")
+        self._steps.add(*found)
         return found

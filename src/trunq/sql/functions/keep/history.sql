@@ -106,7 +106,7 @@ declare
   v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than, p_payload, p_headers) > 0 or coalesce(p_state in ('outdated', 'replaced', 'purged'), false);
   v_is_brief constant boolean := p_brief and num_nonnulls(p_payload, p_headers) = 0;
   v_looked integer := 0;
-  v_before bigint := coalesce(greatest(p_before, 0), trunq._last_message_id(p_queue) + 1);
+  v_before bigint := greatest(0, coalesce(p_before, trunq._last_message_id(p_queue) + 1));
   v_left integer := p_limit;
   v_size integer;
   v_places record;

@@ -45,16 +45,28 @@ Returns: true when this cluster was new to trunq.
 Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed: then trunq.rebase.
 Locks: creating and dropping queues.';
 
+create or replace function trunq._other_cluster(out finding text, out hint text)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if (select c.system_identifier from trunq.cluster c)
+      is distinct from (select s.system_identifier from pg_control_system() s) then
+    finding := 'the positions of this database were made in another Postgres cluster';
+    hint := 'after pg_upgrade or from a physical copy, run "select trunq.adopt()" once: transaction ids continue, and so does everything; after a logical restore (pg_restore), stop all workers and run "call trunq.rebase_each_queue()" once: it publishes again what was not answered and starts the positions afresh';
+  end if;
+end $$;
+comment on function trunq._other_cluster is 'That the positions were made in another cluster than this one, and what helps; null: they were made here.';
+
 create or replace function trunq._check_cluster() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_other record;
 begin
   if current_setting('trunq.cluster_checked', true) = 'yes' then
     return;
   end if;
-  if (select c.system_identifier from trunq.cluster c)
-      is distinct from (select s.system_identifier from pg_control_system() s) then
-    perform trunq._fail('TQ010', 'the positions of this database were made in another Postgres cluster',
-      'after pg_upgrade or from a physical copy, run "select trunq.adopt()" once: transaction ids continue, and so does everything; after a logical restore (pg_restore), stop all workers and run "call trunq.rebase_each_queue()" once: it publishes again what was not answered and starts the positions afresh');
+  v_other := trunq._other_cluster();
+  if v_other.finding is not null then
+    perform trunq._fail('TQ010', v_other.finding, v_other.hint);
   end if;
   perform set_config('trunq.cluster_checked', 'yes', false);
 end $$;

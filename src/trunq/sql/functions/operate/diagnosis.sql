@@ -157,18 +157,9 @@ comment on function trunq._diagnose_bells is 'A session that holds the bell of a
 
 create or replace function trunq._diagnose_cluster(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform set_config('trunq.cluster_checked', 'no', false);
-  perform trunq._check_cluster();
-exception when others then
-  if sqlstate <> 'TQ010' then
-    raise;
-  end if;
-  get stacked diagnostics finding = message_text, hint = pg_exception_hint;
-  severity := 'error';
-  return next;
-end $$;
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'error', null::text, null::text, o.finding, o.hint, null::timestamptz from trunq._other_cluster() o where o.finding is not null
+$$;
 comment on function trunq._diagnose_cluster is 'Positions are those of another Postgres cluster: the database was restored from a dump.';
 
 create or replace function trunq._diagnose_leader(p_queues text[])

@@ -12,7 +12,7 @@ begin
   return query select * from trunq._list_warnings(p_queue, null, true);
 end $$;
 comment on function trunq.list_warnings is
-  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
+  'What is wrong, of one queue or all: positions of another cluster, duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
 Raises: TQ001.';
 
@@ -22,7 +22,10 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue;
+  v_other record := trunq._other_cluster();
 begin
+  -- trunq.diagnose has an area of its own for it, and asks without sessions.
+  return query select coalesce(p_queue, ''), null::text, v_other.finding, v_other.hint where v_other.finding is not null and p_with_sessions;
   return query
     select f.queue, null::text, format('duty %s failed at %s: %s', f.duty, date_trunc('second', f.failed_at), f.error),
       'the leader tries it again; the server log has the details'
@@ -32,7 +35,7 @@ begin
     select q.* from trunq.queue q where (p_queue is null or q.name = p_queue) and (p_queues is null or q.name = any (p_queues)) order by q.name
   loop
     begin
-      return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
+      return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w where v_other.finding is null;
       return query select * from trunq._warn_unhandled(v_queue.name);
       return query select * from trunq._warn_unread(v_queue.name);
       return query select * from trunq._warn_parked(v_queue.name);
