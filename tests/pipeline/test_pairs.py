@@ -150,3 +150,50 @@ def test_a_lake_gets_the_columns_that_its_sink_writes_itself(bench: Bench, mode:
     bench.sql("delete from source where id = 1")
     bench.run(name)
     assert [(id, gone is None) for id, gone in rows(bench, "delta", "id", column)] == [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize("engine", ["process", "spark"])
+def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(bench: Bench, engine: str) -> None:
+    bench.sql("create table source (id int primary key, mail text)")
+    bench.sql("insert into source values (1, 'ada'), (2, 'bob')")
+    checks = [{"column": "mail", "unique": True}]
+    name = bench.make(CAPTURED, {**SINKS["table"], "mode": "apply"}, checks=checks, engine=engine)
+    bench.run(name)
+    bench.sql("delete from source where id = 1; insert into source values (3, 'ada'), (4, 'eva'), (5, 'eva')")
+    assert bench.run(name)["rows_bad"] == 2
+    assert rows(bench, "table", "id", "mail") == [(2, "bob"), (3, "ada")]
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_log_of_changes_says_that_its_table_was_truncated_whatever_checks_there_are(
+    bench: Bench, kind: str
+) -> None:
+    bench.sql("create table source (id int primary key, word text); insert into source values (1, 'a')")
+    checks = [{"column": "word", "not_null": True}]
+    name = bench.make(CAPTURED, {**SINKS[kind], "mode": "append"}, checks=checks)
+    bench.run(name)
+    bench.sql("truncate source")
+    assert bench.run(name)["rows_bad"] == 0
+    assert rows(bench, kind, "_op") == [("snapshot",), ("truncate",)]
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_log_of_changes_needs_no_key(bench: Bench, kind: str) -> None:
+    bench.sql("create table source (id int primary key, word text); insert into source values (1, 'a')")
+    name = bench.make(CAPTURED, {**SINKS[kind], "mode": "append"}, columns={"exclude": ["id"]})
+    assert not plan_pipeline(name, bench.dsn).refused
+    bench.run(name)
+    bench.sql("delete from source")
+    bench.run(name)
+    assert rows(bench, kind, "_op", "word") == [("delete", "a"), ("snapshot", "a")]
+
+
+def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Bench) -> None:
+    bench.sql("create schema shop; create table shop.keyless (id int); create table shop.orders (id int primary key)")
+    source = {"format": "table", "tables": "shop.*", "changes": "capture"}
+    name = bench.make(source, {"format": "table", "table": "copy_${table}", "mode": "apply"})
+    assert bench.run(name)["refused"] == 1
+    (found,) = [each for each in bench.client.list_instances(name) if each.value == "shop.keyless"]
+    assert "no primary key" in str(found.refused)
+    assert not bench.client.list_captures()
+    bench.run(f"{name}/shop.orders")

@@ -141,7 +141,7 @@ def _take(written: Pipeline, row: dict[str, Any], role: str) -> tuple[Found, dic
     elif row["kind"] in _KINDS and getattr(written.source, "changes", "window") != "all":
         found.refused = f"it is {_KINDS[row['kind']]}, whose rows do not say when they were written"
         found.hint = 'a pipeline of its own with changes = "all" reads all of it each time'
-    elif getattr(written.sink, "key", None) == PRIMARY and not row["key"]:
+    elif _is_keyed(written.sink) and not row["key"]:
         found.refused = "it has no primary key, by which its rows are found in the sink"
         found.hint = f"alter table {name} add primary key (...), or a pipeline of its own with another key"
     elif "${" in name:
@@ -166,3 +166,9 @@ class _Names(dict[str, str]):
 
     def __contains__(self, name: object) -> bool:
         return True
+
+
+def _is_keyed(sink: Any) -> bool:
+    """Whether the primary key of each table finds its rows in the sink."""
+    key = getattr(sink, "key", None)
+    return key == PRIMARY or (getattr(sink, "mode", "") == "apply" and not key)

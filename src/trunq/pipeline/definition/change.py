@@ -14,6 +14,9 @@ CHANGED_AT: Final = "_changed_at"
 DELETED_AT: Final = "deleted_at"
 """When a row was deleted that a sink with `deletes = "soft"` keeps."""
 
+GONE: Final = ("delete", "truncate")
+"""What `_op` says of rows that are not there any more: rules ask nothing of these."""
+
 OWN: Final = (OP, CHANGED_AT)
 """Columns that captured rows have beside those of their table."""
 
@@ -114,9 +117,11 @@ def dropping(sink: Any) -> str | None:
 
 
 def key_of(pipeline: Any, slice: dict[str, Any]) -> list[str]:
-    """The columns that name a row in the sink: those it names, else the primary key that the slice tells."""
+    """The columns that name a row in the sink: those it names, else, where changes are applied, the primary key
+    that the slice tells.
+    """
     given: list[str] = list(getattr(pipeline.sink, "key", None) or ())
-    if given:
+    if given or getattr(pipeline.sink, "mode", "") != "apply":
         return given
     columns = pipeline.columns
     return [name if columns is None else columns.renamed(name) for name in slice.get("key", ())]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from trunq.arrow.batch import plain_rows_of
 from trunq.arrow.value import to_json
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.definition.change import OP
+from trunq.pipeline.definition.change import GONE, OP
 from trunq.pipeline.definition.check import Check
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import CheckFailed
@@ -76,7 +76,7 @@ class Sorter:
     checks: Sequence[Check]
     refuse: Callable[[list[Any], list[list[str]]], None]
     of_changes: bool = False
-    """Whether rows say what became of them: one that is deleted breaks no rule, or the sink would keep it."""
+    """Whether rows say what became of them: one that is gone breaks no rule, or the sink would keep it."""
     broken: Counter[str] = field(default_factory=Counter)
     """How many rows broke which rule."""
     failed: dict[str, str] | None = None
@@ -96,7 +96,7 @@ class Sorter:
             masks.append(pc.greater(pc.list_value_length(names), 0))
         wrong = reduce(pc.or_, masks) if masks else pa.repeat(pa.scalar(False), rows.num_rows)
         if self.of_changes and OP in rows.schema.names:
-            wrong = pc.and_not(wrong, pc.fill_null(pc.equal(rows.column(OP), "delete"), False))
+            wrong = pc.and_not(wrong, pc.is_in(rows.column(OP), pa.array(GONE)))
         if not pc.any(wrong, min_count=0).as_py():
             return rows
         otherwise = {check.name: check.otherwise for check in self.checks}

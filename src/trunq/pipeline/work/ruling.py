@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from trunq.arrow.batch import NO_DIGITS
 from trunq.arrow.value import TYPE, is_endless
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.definition.change import GONE, OP, gives_changes
 from trunq.pipeline.definition.check import Check
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.work.reference import References
@@ -49,10 +50,16 @@ class Ruling:
         return {check.name: self._wrong(check, batch) for check in self._checks if not check.unique}
 
     def keys(self, check: Check, batch: pa.RecordBatch) -> list[bytes | None]:
-        """By which rows are the same to a check that they are unique; None: one that breaks it never."""
-        return keys(
+        """By which rows are the same to a check that they are unique; None: one that breaks it never, as one
+        that is gone, whose place another row may have.
+        """
+        found = keys(
             [self._texts(name, batch) for name in check.of], [self._schema.field(name) for name in check.of]
         )
+        if not gives_changes(self._pipeline.source) or OP not in batch.schema.names:
+            return found
+        ops = batch.column(OP).to_pylist()
+        return [None if op in GONE else key for key, op in zip(found, ops, strict=True)]
 
     def _wrong(self, check: Check, batch: pa.RecordBatch) -> pa.Array:
         name = check.of[0]
