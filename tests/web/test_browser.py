@@ -136,6 +136,43 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
         assert page.evaluate("scrollY") == 0, path
 
 
+@pytest.mark.parametrize(
+    "page",
+    [{"viewport": {"width": 1280, "height": 720}}, {"viewport": {"width": 390, "height": 844}}],
+    indirect=True,
+    ids=["laptop", "phone"],
+)
+def test_pipelines_that_fail_wait_and_keep_rows_out_fit_beside_each_other(
+    session: psycopg.Connection[Any], address: str, page: Page
+) -> None:
+    parts = {"source": {"format": "table", "table": "a"}, "trigger": {"every": "12 hours"}}
+    for name in ("broken", "nightly", "prices"):
+        sink = {"format": "parquet", "path": name}
+        definition = psycopg.types.json.Jsonb({**parts, "sink": sink})
+        call(session, "create_pipeline", pipeline=name, definition=definition)
+    call(session, "pause_pipeline", pipeline="nightly")
+    why = "there is no directory /srv/arrivals/of/this/month on the machine of this runner"
+    session.execute(
+        "update trunq.pipeline set failures = 3, failing_since = now(), error = %s where name = 'broken'",
+        [f"InvalidPipeline: pipeline broken: {why}"],
+    )
+    session.execute(
+        "with run as (insert into trunq.pipeline_run"
+        " (pipeline_id, number, message_id, chain, slice, snapshot, begun_at, ended_at, outcome)"
+        " select pipeline_id, 1, 7, gen_random_uuid(), '{}', pg_current_snapshot(),"
+        " now() - interval '1 day', now() - interval '100 minutes', 'done' from trunq.pipeline"
+        " on conflict do nothing returning pipeline_id, run_id)"
+        " insert into trunq.quarantine (pipeline_id, run_id, attempt, reasons, content, created_at)"
+        " select pipeline_id, run_id, run_id, '{late}', '{}', now() from run"
+    )
+    page.goto(f"{address}/pipelines")
+    expect(page.get_by_text(why)).to_be_visible()
+    assert page.evaluate("""[...document.querySelectorAll(".card > table")].every(table => {
+      const card = table.parentElement, padding = parseFloat(getComputedStyle(card).paddingRight)
+      return table.getBoundingClientRect().right <= card.getBoundingClientRect().right - padding + 1
+    })"""), "no table covers the edge of its card"
+
+
 def test_script_in_every_text_of_a_message_does_nothing(
     session: psycopg.Connection[Any], address: str, page: Page
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -28,6 +29,8 @@ class _State(Shown):
             "paused" if row.paused else "running" if row.open_run is not None else row.last_outcome or ""
         ) or ("failed" if row.error else "")
         self.bad_rows = row.quarantined or None
+        # Which pipeline it is stands beside it.
+        self.why = row.error and re.sub(rf"^\w+: pipeline {re.escape(row.pipeline)}: ", "", row.error)
 
 
 class _Run(Shown):
@@ -53,7 +56,7 @@ BEHIND = Column("age", "length", "behind")
 FIGURES = (
     Column("next_due", "ago"),
     Column("bad_rows", "number", "quarantined"),
-    Column("error", "error"),
+    Column("why", "error", "error"),
 )
 
 
