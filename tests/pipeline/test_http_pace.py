@@ -37,9 +37,7 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def make(
-    bench: Bench, api: Server, table: str = "moved", *, isolate: bool = False, **more: Any
-) -> str:
+def make(bench: Bench, api: Server, table: str = "moved", *, isolate: bool = False, **more: Any) -> str:
     return bench.make(
         {"format": "http", "url": f"{api.url}/rows", "headers": TOKEN, **more},
         {"format": "table", "table": table},
