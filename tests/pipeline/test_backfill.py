@@ -244,7 +244,9 @@ def test_rows_that_attempts_kept_out_go_with_them_when_they_fail(bench: Bench) -
     worded = {"name": "worded", "column": "word", "not_null": True}
     source = {"format": "table", "table": "source"}
     bench.make(source, UPSERT, name="moved", checks=[worded], max_bad=0.5)
-    fill = bench.client.backfill_pipeline("moved", {"column": "day", "from": "2030-01-01", "to": "2031-01-01"})
+    fill = bench.client.backfill_pipeline(
+        "moved", {"column": "day", "from": "2030-01-01", "to": "2031-01-01"}
+    )
     for asked in (bench.client.run_pipeline("moved"), fill, fill):
         with pytest.raises(TooManyBad):
             bench.execute(asked)

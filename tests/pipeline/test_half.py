@@ -51,6 +51,8 @@ def test_of_a_file_the_row_is_kept_out_and_others_arrive(bench: Bench, tmp_path:
 
 def test_of_a_function_the_error_names_it_and_a_way_out(bench: Bench) -> None:
     name = bench.make({"format": "python", "function": "pipeline.test_half:halves"}, MOVED)
-    with pytest.raises(InvalidPipeline, match=r"pipeline\.test_half:halves gave a text .* 'a\\ud83d'") as told:
+    with pytest.raises(
+        InvalidPipeline, match=r"pipeline\.test_half:halves gave a text .* 'a\\ud83d'"
+    ) as told:
         bench.run(name)
     assert "surrogatepass" in str(told.value.hint)

@@ -16,6 +16,7 @@ from pipeline.killing import execute_and_die, start
 from pipeline.piping import Bench
 from trunq.pipeline import request as requests
 from trunq.pipeline.errors import Wait
+from trunq.pipeline.isolated import Isolation
 
 CURSOR = {"rows": "data.items", "cursor": {"path": "paging.cursor", "param": "after"}}
 TOKEN = {"Authorization": "Bearer ${PACED_TOKEN}"}
@@ -36,10 +37,11 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def make(bench: Bench, api: Server, table: str = "moved", **more: Any) -> str:
+def make(bench: Bench, api: Server, table: str = "moved", *, isolate: bool = False, **more: Any) -> str:
     return bench.make(
         {"format": "http", "url": f"{api.url}/rows", "headers": TOKEN, **more},
         {"format": "table", "table": table},
+        isolate=isolate,
     )
 
 
@@ -158,3 +160,15 @@ def test_no_key_stands_in_the_database(bench: Bench, api: Server) -> None:
     assert bench.one("select count(*) from trunq.pace") == 1
     bench.run(make(bench, api, per_second=1000, url=f"{api.url}/${{PACED_TOKEN}}", **CURSOR))
     assert bench.one("select count(*) from trunq.pace") == 2
+
+
+def test_a_run_in_a_process_of_its_own_that_the_api_puts_off_has_not_failed(
+    bench: Bench, api: Server
+) -> None:
+    api.handler = lambda _: Reply(b"", 429, {"Retry-After": "60"})
+    bench.executor.isolation = Isolation(bench.dsn)
+    name = make(bench, api, isolate=True)
+    with pytest.raises(Wait, match="asks to wait for 60 s") as wait:
+        bench.run(name)
+    assert wait.value.seconds == 60
+    assert bench.sql("select failures, error like '%to wait for 60 s' from trunq.pipeline_run") == [(0, True)]

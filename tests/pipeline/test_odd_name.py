@@ -15,9 +15,7 @@ NAMES = ("a\"b 'c'", "a`b.{c} %s")
 
 @pytest.mark.parametrize("mode", ["upsert", "history", "apply"])
 @pytest.mark.parametrize("key", NAMES)
-def test_a_name_with_quotes_is_merged_as_any_other(
-    bench: Bench, tmp_path: Path, mode: str, key: str
-) -> None:
+def test_a_name_with_quotes_is_merged_as_any_other(bench: Bench, tmp_path: Path, mode: str, key: str) -> None:
     value = next(name for name in NAMES if name != key)
     newest = f"{key} at"
     named = [f'"{name.replace(chr(34), 2 * chr(34))}"' for name in (key, value, newest)]

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from trunq import Client
 from trunq.pipeline.control import Asked
+from trunq.pipeline.errors import RunOver, Wait, wait_told
 from trunq.pipeline.run import Executor
 from trunq.worker.handler.child import die_with
 
@@ -27,6 +28,10 @@ def main() -> None:
     said: dict[str, Any]
     try:
         said = {"done": _execute(work["dsn"], work["asked"])}
+    except Wait as wait:
+        said = wait_told(wait)
+    except RunOver as over:
+        said = {"over": str(over)}
     except Exception as error:
         said = {"failed": f"{type(error).__name__}: {error}"}
     with open(answer, "wb") as pipe:

@@ -25,6 +25,8 @@ Wait is no error: the message is to come again after a while. Again is none eith
 
 from __future__ import annotations
 
+from typing import Any
+
 from trunq.errors import TrunqError
 
 
@@ -128,3 +130,15 @@ class Again(Exception):  # no error: it is asked again
     def __init__(self, why: str, after: float | None = None) -> None:
         super().__init__(why)
         self.after = after
+
+
+def wait_told(wait: Wait) -> dict[str, Any]:
+    """How a task, or a process, says that the run is to come again: an error would be a failure of it."""
+    return {"wait": [wait.seconds, str(wait), wait.put_off]}
+
+
+def raise_wait(results: list[dict[str, Any]]) -> None:
+    """Raise what one of them said of that."""
+    for each in results:
+        if "wait" in each:
+            raise Wait(*each["wait"])

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Asked, Control, Run
-from trunq.pipeline.errors import RunCrashed, RunFailed, RunOver
+from trunq.pipeline.errors import RunCrashed, RunFailed, RunOver, raise_wait
 
 _LOOK: Final = 0.5
 _LENIENT: Final = 1.5
@@ -39,7 +39,8 @@ class Isolation:
     def take(self, run: Run, asked: Asked, lost: threading.Event, control: Control) -> dict[str, Any] | None:
         """What became of a run; None: it is cancelled, and its process was killed.
 
-        Raises RunOver when `lost` was set, RunCrashed, and RunFailed for what the run raised.
+        Raises RunOver when `lost` was set or another is at it, Wait, RunCrashed, and RunFailed for what else
+        the run raised.
         """
         process = _Process({"dsn": self._dsn, "asked": asdict(asked)})
         try:
@@ -50,6 +51,9 @@ class Isolation:
             return None
         if said:
             answer = json.loads(said)
+            raise_wait([answer])
+            if "over" in answer:
+                raise RunOver(answer["over"])
             if "failed" in answer:
                 raise RunFailed(answer["failed"])
             return dict(answer["done"])

@@ -260,7 +260,7 @@ class Executor:
         source = sources.make(pipeline, self.dsn, self.control) if is_read else None
         mark = sink.applied(run)
         self._require_not_behind(pipeline, run, mark)
-        if mark is None or mark.number < run.number:
+        if mark.number < run.number:
             own = 0
             try:
                 if run.is_cancelled:
@@ -270,7 +270,10 @@ class Executor:
             except RunCancelled:
                 run.attempt = 0
                 sink.commit(run, [], 0)
-            mark = sink.applied(run) or Mark(run.number, own)
+            mark = sink.applied(run)
+            if own and mark.number < run.number and pipeline.sink.format == "parquet":
+                # Whoever reads it was quick, and has removed the directory.
+                mark = Mark(run.number, own)
         if mark.number < run.number:
             # Others gave it up meanwhile, and whoever comes next has the sink note it.
             raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
@@ -299,9 +302,9 @@ class Executor:
         if run.engine == "spark":
             self.engine.require_warm()
 
-    def _require_not_behind(self, pipeline: Pipeline, run: Run, mark: Mark | None) -> None:
+    def _require_not_behind(self, pipeline: Pipeline, run: Run, mark: Mark) -> None:
         """Refuse a sink that has lost runs. (Directories of Parquet are removed by whoever has read them.)"""
-        if mark is None or run.backfill or pipeline.sink.format == "parquet" or mark.number >= run.marked:
+        if run.backfill or pipeline.sink.format == "parquet" or mark.number >= run.marked:
             return
         self.control.note_sink(run, mark.number)
         raise InvalidPipeline(
@@ -320,8 +323,8 @@ class Executor:
         asked: Asked,
         lost: threading.Event,
     ) -> int:
-        """Stage all rows and have the sink take them; the number of this attempt, or 0 if another ended the
-        run.
+        """Stage all rows and have the sink take them; the number of this attempt, or 0 if another was first,
+        or ended the run.
         """
         attempt = self.control.attempt(run)
         if attempt is None:
@@ -344,14 +347,14 @@ class Executor:
                     raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
                 check()
                 with timed(run.figures.committed):
-                    sink.commit(run, staged.parts, staged.rows)
+                    is_taken = sink.commit(run, staged.parts, staged.rows)
         except BaseException:
             with suppress(Exception):
                 sink.discard(run)
             with suppress(Exception):
                 self.control.drop_attempt(run)
             raise
-        return attempt
+        return attempt if is_taken else 0
 
     def _in_java(self, pipeline: Pipeline, run: Run) -> AbstractContextManager[None]:
         """Of JDBC, Spark's Java process asks and commits."""

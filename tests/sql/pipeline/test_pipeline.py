@@ -115,7 +115,9 @@ def test_two_long_names_do_not_share_a_subscription(connection: Connection) -> N
     with refused("TQ031", "would share subscription", "first 39 characters"):
         ask(connection, "create_pipeline", pipeline=f"{name}_us", definition=DEFINITION)
     ask(connection, "create_pipeline", pipeline=f"{name}_us", definition={**DEFINITION, "source": files})
-    assert not ask(connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue})
+    assert not ask(
+        connection, "create_pipeline", pipeline=f"{name}_eu", definition={**DEFINITION, "source": queue}
+    )
 
 
 def test_a_clock_that_went_back_keeps_nobody_from_a_run(connection: Connection) -> None:

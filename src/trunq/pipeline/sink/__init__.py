@@ -48,8 +48,8 @@ class Sink(Protocol):
     def check(self) -> None:
         """Refuse what can be known to be wrong before anything is read."""
 
-    def applied(self, run: Run) -> Mark | None:
-        """The mark of this pipeline; None: the sink keeps none, and what is staged is written."""
+    def applied(self, run: Run) -> Mark:
+        """The mark of this pipeline."""
 
     def columns(self) -> pa.Schema | None:
         """The columns that it has; None: it is not there yet, or has none, as a queue."""

@@ -74,7 +74,7 @@ class DeltaSink:
     def check(self) -> None:
         """The table is made when it is not there."""
 
-    def applied(self, run: Run) -> Mark | None:
+    def applied(self, run: Run) -> Mark:
         with self._stage.explaining():
             table = self._open()
         # Looked at before the source is read.

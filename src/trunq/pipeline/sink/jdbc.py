@@ -72,7 +72,7 @@ class JdbcSink:
             if columns and not is_renamed:
                 self._require_fit(connection, columns)
 
-    def applied(self, run: Run) -> Mark | None:
+    def applied(self, run: Run) -> Mark:
         with self._connected() as connection:
             if not self._database.columns(connection, self._mark):
                 return Mark()

@@ -34,12 +34,13 @@ class ParquetSink:
     def check(self) -> None:
         """A directory is made when it is not there."""
 
-    def applied(self, run: Run) -> Mark | None:
+    def applied(self, run: Run) -> Mark:
         begin = f"run-{prefix(run)}"
-        found = sorted(self._stage.root.glob(f"{begin}*"))
-        if not found:
-            return Mark()
-        return Mark(int(found[-1].name.removeprefix(begin)), int((found[-1] / "_attempt").read_text()))
+        for found in sorted(self._stage.root.glob(f"{begin}*"), reverse=True):
+            # Its reader may just be removing it.
+            with suppress(FileNotFoundError):
+                return Mark(int(found.name.removeprefix(begin)), int((found / "_attempt").read_text()))
+        return Mark()
 
     def columns(self) -> pa.Schema | None:
         with explaining_disk(self._name, str(self._stage.root)):
@@ -75,7 +76,7 @@ class ParquetSink:
             yield from map(str, sorted(run.glob("*.parquet")))
 
     def _commit(self, run: Run, parts: list[str], rows: int) -> bool:
-        if (mark := self.applied(run)) is not None and mark.number >= run.number:
+        if self.applied(run).number >= run.number:
             self._stage.discard(run)
             return False
         self._stage.keep_only(run, parts, rows)

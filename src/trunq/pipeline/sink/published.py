@@ -42,7 +42,7 @@ class PublishedSink:
     def check(self) -> None:
         """An object store has each directory that one names."""
 
-    def applied(self, run: Run) -> Mark | None:
+    def applied(self, run: Run) -> Mark:
         mark, names, _ = self._read(run)
         if mark.number == run.number and names:
             # Older runs have ended, and so are published; whoever read them may have removed them.

@@ -40,13 +40,14 @@ class RenamedSink:
     def check(self) -> None:
         """A directory is made when it is not there."""
 
-    def applied(self, run: Run) -> Mark | None:
+    def applied(self, run: Run) -> Mark:
         begin = f"run-{prefix(run)}"
         found = sorted(name for name in self._storage.names(self._root) if name.startswith(begin))
-        if not found:
-            return Mark()
-        attempt = self._storage.read(f"{self._root}/{found[-1]}/_attempt")
-        return Mark(int(found[-1].removeprefix(begin)), int(attempt or b"0"))
+        for name in reversed(found):
+            # One that has none, its reader is just removing.
+            if attempt := self._storage.read(f"{self._root}/{name}/_attempt"):
+                return Mark(int(name.removeprefix(begin)), int(attempt))
+        return Mark()
 
     def columns(self) -> pa.Schema | None:
         """Only listing all files would tell the newest run of all series: each run has its own columns."""
@@ -65,7 +66,7 @@ class RenamedSink:
         return sum(file.rows for file in made)
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
-        if (mark := self.applied(run)) is not None and mark.number >= run.number:
+        if self.applied(run).number >= run.number:
             self.discard(run)
             return False
         directory = self._directory(run)

@@ -53,7 +53,7 @@ class PostgresSink:
         self._pipeline = pipeline
         self._dsn = complete(getattr(pipeline.sink, "dsn", None) or dsn, f"trunq pipeline {pipeline.name}")
 
-    def applied(self, run: Run) -> Mark | None:
+    def applied(self, run: Run) -> Mark:
         with self._connected() as connection:
             if not is_there(connection, f"{mark.SCHEMA}.mark"):
                 return Mark()

@@ -26,7 +26,7 @@ from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import Wait
+from trunq.pipeline.errors import Wait, raise_wait, wait_told
 from trunq.pipeline.figures import Figures, Newest
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.sink import Sink, Staged
@@ -35,7 +35,7 @@ from trunq.pipeline.work.column import Steps
 from trunq.pipeline.work.fitting import fitting_of
 from trunq.pipeline.work.flow import Flow
 from trunq.pipeline.work.hop import map_batches
-from trunq.pipeline.work.reason import raise_wait, translating, wait_told
+from trunq.pipeline.work.reason import translating
 from trunq.pipeline.work.rule import check_failed
 from trunq.pipeline.work.ruling import ruling
 from trunq.pipeline.work.share import unsliced

@@ -19,12 +19,12 @@ from trunq import Client
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import Wait
+from trunq.pipeline.errors import Wait, raise_wait, wait_told
 from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context
 from trunq.pipeline.work.hop import map_batches
-from trunq.pipeline.work.reason import raise_wait, translating, wait_told
+from trunq.pipeline.work.reason import translating
 from trunq.pipeline.work.share import Landed, Read, land, refusing
 
 if TYPE_CHECKING:

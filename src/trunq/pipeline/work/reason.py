@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -15,7 +15,7 @@ from trunq import errors
 from trunq.errors import TrunqError
 from trunq.explanation import explain_spark, recognise_spark
 from trunq.pipeline import errors as of_pipelines
-from trunq.pipeline.errors import Wait, WorkFailed
+from trunq.pipeline.errors import WorkFailed
 from trunq.spark.errors import PythonMismatch, SparkError
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
@@ -37,18 +37,6 @@ def unfit(master: str, error: Exception) -> SparkError:
             f" ({sys.executable}), or start the runner with Python {found[1]}",
         )
     return SparkError(f"{master} cannot run tasks of Python: {explain_spark(error).line}")
-
-
-def wait_told(wait: Wait) -> dict[str, Any]:
-    """How a task says that the run is to come again: an error would be a failure of it."""
-    return {"wait": [wait.seconds, str(wait), wait.put_off]}
-
-
-def raise_wait(results: list[dict[str, Any]]) -> None:
-    """Raise what a task said of that."""
-    for each in results:
-        if "wait" in each:
-            raise Wait(*each["wait"])
 
 
 def first_line(error: BaseException) -> str:
