@@ -153,7 +153,9 @@ def test_a_lake_gets_the_columns_that_its_sink_writes_itself(bench: Bench, mode:
 
 
 @pytest.mark.parametrize("engine", ["process", "spark"])
-def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(bench: Bench, engine: str) -> None:
+def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(
+    bench: Bench, engine: str
+) -> None:
     bench.sql("create table source (id int primary key, mail text)")
     bench.sql("insert into source values (1, 'ada'), (2, 'bob')")
     checks = [{"column": "mail", "unique": True}]
@@ -189,7 +191,9 @@ def test_a_log_of_changes_needs_no_key(bench: Bench, kind: str) -> None:
 
 
 def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Bench) -> None:
-    bench.sql("create schema shop; create table shop.keyless (id int); create table shop.orders (id int primary key)")
+    bench.sql(
+        "create schema shop; create table shop.keyless (id int); create table shop.orders (id int primary key)"
+    )
     source = {"format": "table", "tables": "shop.*", "changes": "capture"}
     name = bench.make(source, {"format": "table", "table": "copy_${table}", "mode": "apply"})
     assert bench.run(name)["refused"] == 1
