@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from pipeline.killing import execute_and_die
 from pipeline.piping import Bench
+from pipeline.test_frozen import frozen
 from scope import some
 
 TABLE = {"format": "table", "table": "source"}
@@ -36,11 +37,8 @@ def moved(bench: Bench, sink: str) -> list[tuple[Any, ...]]:
     return sorted((row["id"], row["amount"], row["word"]) for row in rows)
 
 
-@pytest.mark.parametrize("point", POINTS[: some(5, 6)])
-@pytest.mark.parametrize("sink", SINKS)
-def test_killed_while_columns_change_every_row_arrives_or_is_kept_once(
-    bench: Bench, sink: str, point: str
-) -> None:
+def changed(bench: Bench, sink: str) -> str:
+    """A pipeline whose source has changed since its first run."""
     bench.sql("create table source (id int primary key, n int, word int)")
     bench.sql("insert into source select g, g, g from generate_series(1, 50) g")
     name = bench.make(TABLE, SINKS[sink], evolve=EVOLVE)
@@ -51,6 +49,25 @@ def test_killed_while_columns_change_every_row_arrives_or_is_kept_once(
         "insert into source select g, 3000000000 + g, case when g % 10 = 0 then 'x' else g::text end"
         " from generate_series(51, 100) g"
     )
+    return name
+
+
+def check(bench: Bench, sink: str, name: str) -> None:
+    """Each row has arrived, or is kept, once."""
+    whole = [(id, id, id) for id in range(1, 51)]
+    assert moved(bench, sink) == whole + [(g, 3000000000 + g, g) for g in range(51, 101) if g % 10]
+    kept = bench.client.list_quarantine(name)
+    assert sorted(row.content["id"] for row in kept) == [60, 70, 80, 90, 100]
+    assert [each.version for each in bench.client.list_schemas(name)] == [2, 1]
+    assert bench.run(name) == {"outcome": "nothing new"}
+
+
+@pytest.mark.parametrize("point", POINTS[: some(5, 6)])
+@pytest.mark.parametrize("sink", SINKS)
+def test_killed_while_columns_change_every_row_arrives_or_is_kept_once(
+    bench: Bench, sink: str, point: str
+) -> None:
+    name = changed(bench, sink)
     message = bench.client.run_pipeline(name)
     for _ in range(2):
         # The second comes where the first has come, or further.
@@ -59,9 +76,16 @@ def test_killed_while_columns_change_every_row_arrives_or_is_kept_once(
             break
         assert code == -signal.SIGKILL
     bench.execute(message)
-    whole = [(id, id, id) for id in range(1, 51)]
-    assert moved(bench, sink) == whole + [(g, 3000000000 + g, g) for g in range(51, 101) if g % 10]
-    kept = bench.client.list_quarantine(name)
-    assert sorted(row.content["id"] for row in kept) == [60, 70, 80, 90, 100]
-    assert [each.version for each in bench.client.list_schemas(name)] == [2, 1]
-    assert bench.run(name) == {"outcome": "nothing new"}
+    check(bench, sink, name)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_one_who_is_frozen_while_it_changes_columns_keeps_nobody_from_the_table(
+    bench: Bench, sink: str
+) -> None:
+    name = changed(bench, sink)
+    message = bench.client.run_pipeline(name)
+    with frozen(bench, message, "evolving"):
+        bench.execute(message)
+        check(bench, sink, name)
+    check(bench, sink, name)

@@ -26,10 +26,9 @@ _HOLDING: Final = sql.SQL("""
 select set_config(s.name, s.value, true) from (values
   ('synchronous_commit', 'off', 'on'), ('idle_in_transaction_session_timeout', '0', {})) s(name, was, value)
 where current_setting(s.name) = s.was""")
-"""And a process that is frozen, or cut off, between two statements keeps the mark from others no longer."""
 
 PATIENCE: Final = 60
-"""Seconds for which a transaction that holds a mark may wait for its client."""
+"""Seconds for which a transaction that others wait for may wait for its client."""
 
 _SCHEMA: Final = sql.SQL("create schema if not exists {}")
 _MARKS: Final = sql.SQL("""create table if not exists {} (
@@ -70,11 +69,16 @@ def take(mark: str, schema: str = SCHEMA) -> sql.Composed:
     return read(mark, schema) + sql.SQL(" for update")
 
 
+def bound(connection: Connection) -> None:
+    """Have this transaction last, and be over soon where its process is frozen, or cut off, in between."""
+    connection.execute(_HOLDING.format(sql.Literal(f"{PATIENCE}s")))
+
+
 def hold(connection: Connection, mark: str, of: str, before: int, schema: str = SCHEMA) -> int:
     """Hold the mark to the end of the transaction, which is to last; the number that the series has come to,
     `before` if it is new.
     """
-    connection.execute(_HOLDING.format(sql.Literal(f"{PATIENCE}s")))
+    bound(connection)
     connection.execute(begin(mark, of, before, schema))
     found = connection.execute(take(mark, schema)).fetchone()
     assert found is not None

@@ -206,6 +206,7 @@ class JdbcSink:
         table = database.named(self._table)
         connection.execute(database.patience(_PATIENCE))
         with connection.transaction():
+            connection.execute(database.limit(mark.PATIENCE))
             if database.is_postgres:
                 # Two pipelines that widen one column would else leave it with the narrower type.
                 connection.execute(f"lock table {table} in access exclusive mode")

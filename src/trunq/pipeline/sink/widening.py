@@ -14,7 +14,7 @@ from typing import Final
 
 from psycopg import errors, sql
 
-from trunq.arrow import catalog, table
+from trunq.arrow import catalog, mark, table
 from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import Target
 from trunq.connection.backoff import first_line
@@ -93,6 +93,7 @@ def _alone(connection: Connection, target: Target, what: str) -> Iterator[None]:
     """A transaction in which nobody else has the table."""
     try:
         with connection.transaction():
+            mark.bound(connection)
             connection.execute(sql.SQL("set local lock_timeout = {}").format(_WAIT))
             connection.execute(sql.SQL("lock table {} in access exclusive mode").format(target.table))
             yield
