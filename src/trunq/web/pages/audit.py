@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq.record import Audit
-from trunq.web.database import Walk, looked_to
+from trunq.web.database import Panel, Walk, looked_to
 from trunq.web.page import Column, Desk, Section, asking, text, whole
 
 SHOWN = 100
@@ -28,7 +27,7 @@ async def show(desk: Desk, request: Request) -> Response:
     found = await desk.database.panel(("audit", queue, who, before), ask, fresh_for=2)
     walk = found.rows or Walk[Audit]([])
     more = walk.rows[SHOWN - 1].audit_id if len(walk.rows) > SHOWN else walk.to
-    done = replace(found, rows=walk.rows[:SHOWN] if found.rows else None)
+    done = Panel(walk.rows[:SHOWN] if found.rows else None, found.why, found.age)
     # What somebody asked for may hold a part of what is hidden.
     told = () if desk.hidden else (Column("arguments", "pairs"),)
     return desk.page(
