@@ -153,7 +153,9 @@ def test_a_lake_gets_the_columns_that_its_sink_writes_itself(bench: Bench, mode:
 
 
 @pytest.mark.parametrize("engine", ["process", "spark"])
-def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(bench: Bench, engine: str) -> None:
+def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(
+    bench: Bench, engine: str
+) -> None:
     bench.sql("create table source (id int primary key, mail text)")
     bench.sql("insert into source values (1, 'ada'), (2, 'bob')")
     checks = [{"column": "mail", "unique": True}]
@@ -189,7 +191,9 @@ def test_a_log_of_changes_needs_no_key(bench: Bench, kind: str) -> None:
 
 
 def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Bench) -> None:
-    bench.sql("create schema shop; create table shop.keyless (id int); create table shop.orders (id int primary key)")
+    bench.sql(
+        "create schema shop; create table shop.keyless (id int); create table shop.orders (id int primary key)"
+    )
     source = {"format": "table", "tables": "shop.*", "changes": "capture"}
     name = bench.make(source, {"format": "table", "table": "copy_${table}", "mode": "apply"})
     assert bench.run(name)["refused"] == 1
@@ -197,3 +201,20 @@ def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Be
     assert "no primary key" in str(found.refused)
     assert not bench.client.list_captures()
     bench.run(f"{name}/shop.orders")
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_row_that_each_whole_run_keeps_out_is_in_the_quarantine_once(bench: Bench, kind: str) -> None:
+    bench.sql(
+        "create table source (id int primary key, word text); insert into source values (1, null), (2, 'b')"
+    )
+    name = bench.make(
+        WHOLE, {**SINKS[kind], "mode": "replace"}, checks=[{"column": "word", "not_null": True}]
+    )
+    for _ in range(3):
+        assert bench.run(name)["rows_bad"] == 1
+    assert [each.quarantined for each in bench.client.count_quarantine(name)] == [1]
+    bench.sql("update source set word = 'a' where id = 1")
+    bench.run(name)
+    assert bench.client.count_quarantine(name) == []
+    assert rows(bench, kind, "id") == [(1,), (2,)]
