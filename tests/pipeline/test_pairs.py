@@ -201,3 +201,20 @@ def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Be
     assert "no primary key" in str(found.refused)
     assert not bench.client.list_captures()
     bench.run(f"{name}/shop.orders")
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_row_that_each_whole_run_keeps_out_is_in_the_quarantine_once(bench: Bench, kind: str) -> None:
+    bench.sql(
+        "create table source (id int primary key, word text); insert into source values (1, null), (2, 'b')"
+    )
+    name = bench.make(
+        WHOLE, {**SINKS[kind], "mode": "replace"}, checks=[{"column": "word", "not_null": True}]
+    )
+    for _ in range(3):
+        assert bench.run(name)["rows_bad"] == 1
+    assert [each.quarantined for each in bench.client.count_quarantine(name)] == [1]
+    bench.sql("update source set word = 'a' where id = 1")
+    bench.run(name)
+    assert bench.client.count_quarantine(name) == []
+    assert rows(bench, kind, "id") == [(1,), (2,)]

@@ -327,6 +327,9 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if p_run.slice ? 'quarantine' then
     delete from trunq.quarantine q where q.quarantine_id in (select jsonb_array_elements_text(p_run.slice->'quarantine')::bigint);
+  elsif p_run.slice ?| array['all', 'snapshot'] and coalesce(p_pipeline.definition #>> '{sink,mode}', 'append') <> 'append' then
+    -- It has read all rows again: those that earlier runs kept out have passed, are kept out anew, or are gone.
+    delete from trunq.quarantine q where q.pipeline_id = p_run.pipeline_id and q.run_id < p_run.run_id;
   end if;
   update trunq.quarantine q set run_id = p_run.run_id where q.attempt = p_run.attempt;
   if p_run.backfill = 0 and p_run.slice ? 'files' then
