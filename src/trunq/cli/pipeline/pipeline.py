@@ -411,7 +411,8 @@ def quarantine(
     if json:
         write_json(done)
     elif resend:
-        say("Message {id} asks for a run that sends them again.", id=done["message_id"])
+        said = "Message {id} asks for a run that sends them again. A runner does it, and so does: {asking}"
+        say(said, id=done["message_id"], asking=asking(name, None))
     elif purge:
         say("{number} " + ("row" if done["purged"] == 1 else "rows") + " deleted.", number=done["purged"])
     else:
