@@ -348,7 +348,8 @@ def test_nothing_is_left_of_a_message_that_asked_for_a_run(connection: Connectio
         told = ask(connection, "_open_run", pipeline="p", message_id=id, payload={"name": SECRET})
         begun = ask(
             connection, "_begin_run", pipeline="p", message_id=id, slice={"message": {"of": id}},
-            payload={"name": SECRET}, done=told["done"], snapshot=told["snapshot"], plan_hash=told["plan_hash"],
+            payload={"name": SECRET}, done=told["done"], snapshot=told["snapshot"],
+            plan_hash=told["plan_hash"],
         )  # fmt: skip
         ask(connection, "_let_run_go", run_id=begun["run_id"], holder=id, error=SECRET)
         if is_ended:

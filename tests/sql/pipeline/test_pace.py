@@ -61,3 +61,14 @@ def test_those_that_nobody_used_for_a_day_go(connection: Connection) -> None:
     move_clock(connection, "25 hours")
     take(connection, "new")
     assert fetch(connection, "select array_agg(name order by name) from trunq.pace") == ["held", "new"]
+
+
+def test_of_a_clock_that_went_back_no_moment_and_no_hold_stays(connection: Connection) -> None:
+    """Else all who call that host would wait until the clock is there again."""
+    for _ in range(3):
+        take(connection)
+    ask(connection, "_hold_pace", name="held", seconds=600)
+    move_clock(connection, "-1 hour")
+    assert not ask(connection, "_is_pace_held", name="held")
+    assert [take(connection)[0] for _ in range(2)] == pytest.approx([0, 10], abs=1)
+    assert take(connection, "held") == (0, True)

@@ -1,0 +1,1 @@
+alter table trunq.pace drop column noted_at;
