@@ -21,12 +21,13 @@ import psycopg
 import pytest
 
 from pipeline.attempting import FIRST, SINKS, words
+from pipeline.killing import LONG
 from pipeline.piping import Bench
 from scope import ALL
 from spark.cluster import CONF, Cluster, master_in, program
 from waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3600)
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -119,7 +120,7 @@ class Moving:
 
     def check(self, name: str, kind: str) -> None:
         """Each row came once, in one attempt; then room is made for the next sink."""
-        wait_until(lambda: [run.outcome for run in self.bench.client.list_runs(name)] == ["done"], 300)
+        wait_until(lambda: [run.outcome for run in self.bench.client.list_runs(name)] == ["done"], LONG)
         run = self.bench.client.list_runs(name)[0]
         assert (run.attempts, run.engine, run.rows_out) == (1, "spark", ROWS)
         assert sorted(words(self.bench, kind)) == sorted(f"w{id}" for id in range(1, ROWS + 1)), kind
@@ -141,10 +142,10 @@ def test_an_executor_that_is_killed_while_it_stages_brings_each_row_once(
     for kind in CHOSEN:
         name = made.ask(kind)
         with made.shut():
-            wait_until(lambda: _alive(driver) and made.waiting() == 2, 300, kind)
+            wait_until(lambda: _alive(driver) and made.waiting() == 2, LONG, kind)
             cluster.executors()[0].kill()
             # Another one reads that share again, up to the same row.
-            wait_until(lambda: _alive(driver) and made.waiting() == 3, 300, kind)
+            wait_until(lambda: _alive(driver) and made.waiting() == 3, LONG, kind)
         made.check(name, kind)
 
 
@@ -156,7 +157,7 @@ def test_of_tasks_that_are_done_twice_beside_each_other_the_sink_takes_one(
     for kind in CHOSEN:
         name = made.ask(kind)
         with made.shut():
-            wait_until(lambda: _alive(driver) and made.waiting() == 2, 300, kind)
+            wait_until(lambda: _alive(driver) and made.waiting() == 2, LONG, kind)
         made.check(name, kind)
 
 
@@ -170,14 +171,14 @@ def test_executors_of_another_python_are_refused_before_anything_runs(
     name = made.ask("append")
     run = ("-m", "trunq", "pipeline", "run", name)
     refused = start(cluster, *run, **{"spark.executorEnv.TRUNQ_REAL_PYTHON": str(other)})
-    _, said = refused.communicate(timeout=300)
+    _, said = refused.communicate(timeout=LONG)
     assert refused.returncode == 1, said
     version = "{}.{}".format(*sys.version_info)
     assert f"executors of {cluster.master} have Python 3.1, and the runner has {version}: nothing was" in said
     assert f"install Python {version} with trunq on each machine" in said
     assert "Traceback" not in said
     assert made.bench.client.list_runs(name) == []
-    assert start(cluster, *run).wait(300) == 0
+    assert start(cluster, *run).wait(LONG) == 0
     made.check(name, "append")
 
 
@@ -194,12 +195,12 @@ def test_executors_may_come_late(
             lambda: (
                 _alive(early) and put_off & {row.state for row in bench.client.list_messages("pipelines")}
             ),
-            300,
+            LONG,
         )
         assert bench.client.list_runs(name) == []
         cluster.start_worker("1")
         made.check(name, "append")
-        assert early.wait(120) == 0
+        assert early.wait(LONG) == 0
 
 
 def _alive(driver: subprocess.Popen[str]) -> bool:
