@@ -395,3 +395,10 @@ def test_pages_of_a_database_that_was_restored_name_what_helps(
             assert body.status_code == status
             assert "<code>call trunq.rebase_each_queue()</code>" in body.text
             assert "Not done" not in body.text
+
+
+@pytest.mark.parametrize("address", ["/audit", "/queues/mail/messages"])
+def test_a_list_whose_database_is_away_is_a_page_that_says_so(address: str) -> None:
+    with browse("postgresql://127.0.0.1:1/nothing") as client:
+        answer = client.get(address)
+    assert (answer.status_code, "Nothing to show" in answer.text) == (200, True)

@@ -25,7 +25,7 @@ async def show(desk: Desk, request: Request) -> Response:
         return Walk(rows, await looked_to(connection))
 
     found = await desk.database.panel(("audit", queue, who, before), ask, fresh_for=2)
-    walk = found.rows or Walk[Audit]([])
+    walk: Walk[Audit] = found.rows or Walk([])
     more = walk.rows[SHOWN - 1].audit_id if len(walk.rows) > SHOWN else walk.to
     done = Panel(walk.rows[:SHOWN] if found.rows else None, found.why, found.age)
     # What somebody asked for may hold a part of what is hidden.

@@ -116,7 +116,7 @@ async def show_all(desk: Desk, request: Request) -> Response:
         return Walk(rows, await looked_to(connection))
 
     found = await panel(("messages", queue, filter), ask)
-    walk = found.rows or Walk[MessageState]([])
+    walk: Walk[MessageState] = found.rows or Walk([])
     rows = desk.veiled(walk.rows)
     more = rows[SHOWN - 1].id if len(rows) > SHOWN else walk.to
     further = None if more is None else "?" + asking(**{**asdict(filter), "before": more})
