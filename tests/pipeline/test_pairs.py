@@ -11,6 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
+from trunq.pipeline import Pipeline
+from trunq.pipeline import source as sources
+from trunq.pipeline.control import Control
 from trunq.pipeline.plan import plan_pipeline
 
 CAPTURED = {"format": "table", "table": "source", "changes": "capture"}
@@ -192,7 +195,8 @@ def test_a_log_of_changes_needs_no_key(bench: Bench, kind: str) -> None:
 
 def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Bench) -> None:
     bench.sql(
-        "create schema shop; create table shop.keyless (id int); create table shop.orders (id int primary key)"
+        "create schema shop; create table shop.keyless (id int);"
+        " create table shop.orders (id int primary key)"
     )
     source = {"format": "table", "tables": "shop.*", "changes": "capture"}
     name = bench.make(source, {"format": "table", "table": "copy_${table}", "mode": "apply"})
@@ -218,3 +222,20 @@ def test_a_row_that_each_whole_run_keeps_out_is_in_the_quarantine_once(bench: Be
     bench.run(name)
     assert bench.client.count_quarantine(name) == []
     assert rows(bench, kind, "id") == [(1,), (2,)]
+
+
+def test_a_captured_table_that_was_dropped_and_made_again_is_told_at_once(bench: Bench) -> None:
+    made = "create table source (id int primary key, word text);"
+    bench.sql(f"{made} insert into source values (1, 'a')")
+    name = bench.make(CAPTURED, {**SINKS["table"], "mode": "apply"}, trigger={"continuous": True})
+    bench.run(name)
+    bench.sql(f"drop table source; {made} insert into source values (2, 'b')")
+    (row,) = bench.client.list_pipelines(name)
+    source = sources.make(Pipeline(name, **row.definition), bench.dsn, Control(bench.client))
+    assert source.has_new(row.state), "or a continuous pipeline would never look"
+    with pytest.raises(InvalidPipeline, match="changes are missing") as caught:
+        bench.run(name)
+    assert f"state {name} --reset" in caught.value.hint
+    bench.client.set_pipeline_state(name, {})
+    bench.run(name)
+    assert rows(bench, "table", "id", "word") == [(2, "b")]

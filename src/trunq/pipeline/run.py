@@ -253,7 +253,7 @@ class Executor:
     def _apply(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
         self._warm_for(pipeline)
         if not run.is_cancelled:
-            require_all(pipeline, run.slice)
+            require_all(pipeline, run.slice, run.backfill)
         sink = sinks.make(pipeline, self.dsn)
         # To give a run up, its source is not needed: it may be what is wrong.
         is_read = "quarantine" not in run.slice and not run.is_cancelled

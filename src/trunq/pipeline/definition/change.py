@@ -94,7 +94,7 @@ def require_changes(source: Any, sink: Any) -> None:
         )
 
 
-def require_all(pipeline: Any, slice: dict[str, Any]) -> None:
+def require_all(pipeline: Any, slice: dict[str, Any], backfill: int) -> None:
     """Refuse some of the rows of a source for a sink that would drop the others: when the run began, it had
     another mode. Raises InvalidPipeline.
     """
@@ -102,9 +102,10 @@ def require_all(pipeline: Any, slice: dict[str, Any]) -> None:
     is_part = "quarantine" in slice or ("range" in slice and mode == "replace")
     if mode in _OF_ALL and is_part:
         raise InvalidPipeline(
-            f"pipeline {pipeline.name}: the run has a part of the rows, and mode = '{mode}' would drop others",
-            "give the sink the mode back that it had when the run began, or end the run: trunq pipeline cancel"
-            f" {pipeline.name}",
+            f"pipeline {pipeline.name}: the run has a part of the rows, and mode = '{mode}' would drop the"
+            " others",
+            "give the sink the mode back that it had when the run began, or end the run: trunq pipeline"
+            f" cancel {pipeline.name}{f' --backfill {backfill}' if backfill else ''}",
         )
 
 
@@ -117,8 +118,8 @@ def dropping(sink: Any) -> str | None:
 
 
 def key_of(pipeline: Any, slice: dict[str, Any]) -> list[str]:
-    """The columns that name a row in the sink: those it names, else, where changes are applied, the primary key
-    that the slice tells.
+    """The columns that name a row in the sink: those it names, else, where changes are applied, the primary
+    key that the slice tells.
     """
     given: list[str] = list(getattr(pipeline.sink, "key", None) or ())
     if given or getattr(pipeline.sink, "mode", "") != "apply":

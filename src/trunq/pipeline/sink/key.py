@@ -17,8 +17,8 @@ def with_keys(
 ) -> Iterator[pa.RecordBatch]:
     """The rows, of which none has null in its key. Raises InvalidPipeline.
 
-    No row of a sink would match it, so each run would insert it again. A row that says it is deleted goes: the
-    sink has none of a key that cannot be cast, or does not fit.
+    No row of a sink would match it, so each run would insert it again. A row that says it is deleted goes:
+    the sink has none of a key that cannot be cast, or does not fit.
     """
     for given in batches:
         batch = _without_deleted(pipeline, key, given)

@@ -58,6 +58,10 @@ where i.indrelid = %s::regclass and i.indisprimary and k.at <= i.indnkeyatts ord
 _FULL_NAME: Final = """select n.nspname || '.' || c.relname, row_security_active(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass"""
 
+_HAS_TRIGGERS: Final = """select exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+  where t.tgrelid = to_regclass(%s) and p.pronamespace = to_regnamespace('trunq_data')
+    and starts_with(p.proname, 'capture_'))"""
+
 _TRUNCATED: Final = "it was truncated"
 
 _Details = list[tuple[str, str, bool, bool]]
@@ -149,7 +153,11 @@ class CaptureSource(TableSource):
         return then, _changed(state, then, details) if "tick" in state and self._applies else None
 
     def has_new(self, state: State) -> bool:
-        return "tick" not in state or self._of_queue(state["queue"]).has_new({"tick": state["tick"]})
+        if "tick" not in state or self._of_queue(state["queue"]).has_new({"tick": state["tick"]}):
+            return True
+        with self._connected() as connection:
+            # Of a table that was dropped and made again no change will ever tell: the run does.
+            return not self._has_triggers(connection)
 
     def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  # as all sources
         raise InvalidPipeline(
@@ -340,7 +348,9 @@ class CaptureSource(TableSource):
                 " changes have all rows",
                 "read as the owner of the table, or as a role with bypassrls",
             )
-        found = self._of_table(client, full_name, state.get("queue"))
+        found = (
+            self._of_table(client, full_name, state.get("queue")) if self._has_triggers(connection) else []
+        )
         if not found and "tick" not in state:
             return None
         if not found or ("tick" in state and not _is_same(found[0], state)):
@@ -365,6 +375,11 @@ class CaptureSource(TableSource):
         row = connection.execute(_FULL_NAME.encode(), (self._quoted,)).fetchone()
         assert row is not None
         return row[0], row[1]
+
+    def _has_triggers(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the table is captured, and not one of its name that was dropped since."""
+        row = connection.execute(_HAS_TRIGGERS.encode(), (self._quoted,)).fetchone()
+        return bool(row and row[0])
 
     def _uncaptured(self) -> InvalidPipeline:
         return InvalidPipeline(

@@ -196,7 +196,7 @@ def names_after(pipeline: Pipeline, of_source: pa.Schema | None) -> list[str]:
     """The columns of a source after these steps; of one that is not known, none."""
     if of_source is None:
         return []
-    return (of_source if pipeline.columns is None else Steps(pipeline, of_source).schema).names
+    return list((of_source if pipeline.columns is None else Steps(pipeline, of_source).schema).names)
 
 
 def resuming(pipeline: Pipeline, of_source: pa.Schema | None, of_rows: pa.Schema) -> Steps:
