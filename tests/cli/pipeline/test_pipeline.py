@@ -315,7 +315,7 @@ def test_triggers_are_said_and_shown(trunq: Shell, client: Client, file: str) ->
     assert "next due" in trunq("pipeline", "show", "flights").said
     assert trunq("pipeline", "list", "--json").json[0]["trigger"]["cron"] == "30 3 * * *"
     Path(file).write_text(f"{FILE}trigger = {{continuous = true}}\n")
-    assert "A runner starts it: continuous." in trunq("pipeline", "create", file).said
+    assert "runs it as soon as its source has something new." in trunq("pipeline", "create", file).said
     assert "It is paused" in trunq("pipeline", "cancel", "flights").said
 
 
