@@ -166,7 +166,7 @@ begin
     return false;
   end if;
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = p_message_id and r.ended_at is null;
-  if found and trunq._is_held(v_run) and v_run.holder is distinct from p_message_id then
+  if found and trunq._is_run_held(v_run) and v_run.holder is distinct from p_message_id then
     return false;
   end if;
   v_run.pipeline_id := v_pipeline.pipeline_id;

@@ -18,7 +18,7 @@ end $$;
 comment on function trunq._leave_source is
   'Ends the subscription by which a pipeline reads a queue, where it has the name that trunq._own_name gives it. One that the definition names is the user''s, and one of another database nobody reaches from here.';
 
-create or replace function trunq._check_place(p_pipeline trunq.pipeline, p_definition jsonb) returns void
+create or replace function trunq._check_other_queue(p_pipeline trunq.pipeline, p_definition jsonb) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue text := p_pipeline.definition #>> '{source,queue}';
@@ -28,7 +28,7 @@ begin
       format('to begin at the beginning of that one: trunq pipeline state %s --reset, then this again; or make a pipeline of another name', p_pipeline.name));
   end if;
 end $$;
-comment on function trunq._check_place is 'Refuses (TQ031) another queue while the state of a pipeline is a place in the one so far: messages would be left out, without a word.';
+comment on function trunq._check_other_queue is 'Refuses (TQ031) another queue while the state of a pipeline is a place in the one so far: messages would be left out, without a word.';
 
 create or replace function trunq._note_left(p_pipeline trunq.pipeline) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

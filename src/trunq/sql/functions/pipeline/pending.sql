@@ -22,8 +22,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
       cross join (
         select trunq._open_requests(array_agg(o.message_id)) as waiting from trunq.pipeline_run o
-        where o.ended_at is null and not trunq._is_held(o)) a
-    where r.ended_at is null and not trunq._is_held(r) and r.message_id <> all (a.waiting) order by r.run_id limit 100)
+        where o.ended_at is null and not trunq._is_run_held(o)) a
+    where r.ended_at is null and not trunq._is_run_held(r) and r.message_id <> all (a.waiting) order by r.run_id limit 100)
     union all
     (select format('pipeline "%s" is paused%s, and a run of it that was asked for waits', p.name, case when u.by = p.name then '' else format(' with pipeline "%s"', u.by) end),
       format('trunq pipeline resume %s', u.by)

@@ -51,7 +51,7 @@ begin
         format('let it end, or give it up: trunq pipeline cancel %s (select trunq.cancel_pipeline(''%s''))', v_open, v_open));
     end if;
     if p_definition #>> '{source,queue}' <> v_old.definition #>> '{source,queue}' then
-      perform trunq._check_place(p, p_definition), trunq._leave_source(p) from trunq.pipeline p where v_old.pipeline_id in (p.pipeline_id, p.parent_id);
+      perform trunq._check_other_queue(p, p_definition), trunq._leave_source(p) from trunq.pipeline p where v_old.pipeline_id in (p.pipeline_id, p.parent_id);
     end if;
   end if;
   perform trunq._leave_takers(p_pipeline, p_definition->'source');

@@ -14,18 +14,18 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._today is 'The day of UTC.';
 
-create or replace function trunq._is_held(p_run trunq.pipeline_run) returns boolean
+create or replace function trunq._is_run_held(p_run trunq.pipeline_run) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- Nobody holds one for a minute: where that is so, the clock has gone back since.
   select coalesce(p_run.held_until > trunq.clock() and p_run.held_until < trunq.clock() + interval '1 minute', false)
 $$;
-comment on function trunq._is_held is 'Whether somebody says that he is at a run.';
+comment on function trunq._is_run_held is 'Whether somebody says that he is at a run.';
 
 create or replace function trunq._is_full(p_pipeline trunq.pipeline, p_message_id bigint) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select p_pipeline.definition->'limits' ? 'running' and (p_pipeline.definition #>> '{limits,running}')::integer <= (
     select count(*) from trunq.pipeline_run r
-    where r.pipeline_id = p_pipeline.pipeline_id and r.ended_at is null and trunq._is_held(r) and r.holder is distinct from p_message_id)
+    where r.pipeline_id = p_pipeline.pipeline_id and r.ended_at is null and trunq._is_run_held(r) and r.holder is distinct from p_message_id)
 $$;
 comment on function trunq._is_full is 'Whether others hold as many runs of a pipeline as its limits let run at once.';
 

@@ -58,7 +58,7 @@ begin
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = v_backfill and r.ended_at is null;
   if found then
     -- The same message again: whoever had it lost its lease.
-    if trunq._is_held(v_run) and v_run.holder is distinct from p_message_id or trunq._is_full(v_pipeline, p_message_id) then
+    if trunq._is_run_held(v_run) and v_run.holder is distinct from p_message_id or trunq._is_full(v_pipeline, p_message_id) then
       return jsonb_build_object('action', 'wait', 'seconds', least(30, greatest(1, extract(epoch from v_now - v_run.begun_at) / 10)));
     end if;
     update trunq.pipeline_run r set holder = p_message_id, held_until = v_now + p_hold_for where r.run_id = v_run.run_id returning r.* into v_run;
@@ -397,7 +397,7 @@ begin
   returning r.* into v_run;
   if not found then
     return false;
-  elsif not trunq._is_held(v_run) then
+  elsif not trunq._is_run_held(v_run) then
     perform trunq._give_up_run(v_run, 'cancelled');
   end if;
   return true;
