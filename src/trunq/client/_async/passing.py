@@ -1755,6 +1755,50 @@ class AsyncPassing(AsyncAccess):
         returned: str = await self._value(connection, "announcement_channel", queue=queue)
         return returned
 
+    async def cancel_pipeline(
+        self, pipeline: str, backfill: int | None = None, *, connection: AsyncGiven | None = None
+    ) -> bool:
+        """Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done: none
+        of its rows arrives, the state stays, and the next run reads from there.
+
+        A run that no runner is working on ends at once; a runner that is working on it is told, and ends it
+        (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay:
+        such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until
+        it is resumed.
+
+        Returns False when no run is open. Raises PipelineNotFound.
+        """
+        returned: bool = await self._value(
+            connection, "cancel_pipeline", pipeline=pipeline, backfill=backfill
+        )
+        return returned
+
+    async def skip_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> Any:
+        """Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run
+        begins behind its slice, so none of these rows ever arrives.
+
+        A runner that is working on it is told. If the sink has taken it already, it ends as done.
+
+        Returns the number of the run and its slice, which says what is left out: files, or what the source
+        has between the states before and after; None when no run is open. list_runs shows it later. Raises
+        PipelineNotFound; InvalidPipeline where only the end of a run tells what it has read (http, python,
+        rows of the quarantine).
+        """
+        return await self._value(connection, "skip_pipeline", pipeline=pipeline)
+
+    async def accept_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> int | None:
+        """Goes on with a pipeline whose sink holds another run than this database knows, because one of the
+        two was set back (a failover, a backup), as a runner has found: from the state that this database has,
+        or that you have set before.
+
+        What the sink has of runs that are lost here comes again, twice where the sink appends; what the sink
+        has lost does not come again by itself.
+
+        Returns the run that the sink holds; None when there is nothing to accept. Raises PipelineNotFound.
+        """
+        returned: int | None = await self._value(connection, "accept_pipeline", pipeline=pipeline)
+        return returned
+
     async def create_group(
         self,
         queue: str,
@@ -2864,50 +2908,6 @@ class AsyncPassing(AsyncAccess):
         Raises QueueNotFound.
         """
         return await self._records(connection, Role, "list_roles", queue=queue)
-
-    async def cancel_pipeline(
-        self, pipeline: str, backfill: int | None = None, *, connection: AsyncGiven | None = None
-    ) -> bool:
-        """Cancels the open run of a pipeline, or of a backfill of it, with all shares that are not done: none
-        of its rows arrives, the state stays, and the next run reads from there.
-
-        A run that no runner is working on ends at once; a runner that is working on it is told, and ends it
-        (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay:
-        such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until
-        it is resumed.
-
-        Returns False when no run is open. Raises PipelineNotFound.
-        """
-        returned: bool = await self._value(
-            connection, "cancel_pipeline", pipeline=pipeline, backfill=backfill
-        )
-        return returned
-
-    async def skip_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> Any:
-        """Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run
-        begins behind its slice, so none of these rows ever arrives.
-
-        A runner that is working on it is told. If the sink has taken it already, it ends as done.
-
-        Returns the number of the run and its slice, which says what is left out: files, or what the source
-        has between the states before and after; None when no run is open. list_runs shows it later. Raises
-        PipelineNotFound; InvalidPipeline where only the end of a run tells what it has read (http, python,
-        rows of the quarantine).
-        """
-        return await self._value(connection, "skip_pipeline", pipeline=pipeline)
-
-    async def accept_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> int | None:
-        """Goes on with a pipeline whose sink holds another run than this database knows, because one of the
-        two was set back (a failover, a backup), as a runner has found: from the state that this database has,
-        or that you have set before.
-
-        What the sink has of runs that are lost here comes again, twice where the sink appends; what the sink
-        has lost does not come again by itself.
-
-        Returns the run that the sink holds; None when there is nothing to accept. Raises PipelineNotFound.
-        """
-        returned: int | None = await self._value(connection, "accept_pipeline", pipeline=pipeline)
-        return returned
 
     async def sample(self, *, connection: AsyncGiven | None = None) -> int | None:
         """Writes what each subscription is like, into `sample`: of queues in which something happened, and of
