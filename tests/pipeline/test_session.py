@@ -64,7 +64,7 @@ def test_a_lost_lease_ends_the_jobs_of_a_run(filled: Bench, tmp_path: Path) -> N
         tracker = wait_until(lambda: runner._executor and runner._executor.engine._session, 120)
         active = tracker.sparkContext.statusTracker().getActiveJobsIds
         assert active()
-        ((_, lost),) = runner._in_hand.runs.values()
+        (lost,) = runner._in_hand.runs
         assert isinstance(lost, threading.Event)
         lost.set()
         wait_until(lambda: not active(), 120)
