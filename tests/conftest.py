@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Tests in parallel are told the width of a terminal that they do not have.
 os.environ.pop("COLUMNS", None)
+# A Spark of a test lives for seconds: compiling its code well takes a third of its processor time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 Connect = Callable[..., psycopg.Connection[Any]]
 AsyncConnect = Callable[..., Awaitable[psycopg.AsyncConnection[Any]]]

@@ -42,7 +42,8 @@ def started(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]
     with subprocess.Popen(
         [sys.executable, "-m", "trunq.cli", "demo", *arguments],
         cwd=directory,
-        env={name: value for name, value in os.environ.items() if not name.startswith("TRUNQ_")},
+        # As a user has it: its Spark lives for minutes.
+        env={name: value for name, value in os.environ.items() if not name.startswith(("TRUNQ_", "SPARK_"))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

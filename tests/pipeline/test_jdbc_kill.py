@@ -153,7 +153,7 @@ def test_the_java_process_is_killed_in_a_commit(
     moving.check_leftovers()
 
 
-@pytest.mark.parametrize("case", CASES, ids="-".join)
+@pytest.mark.parametrize("case", CASES if EVERY else CASES[:1], ids="-".join)
 def test_a_runner_that_is_frozen_in_its_commit_keeps_others_no_longer_than_it_may(
     bench: Bench, other: Other, case: tuple[str, str]
 ) -> None:
