@@ -98,18 +98,26 @@ class Telemetry:
         not.
         """
         attributes = _about(function, named.SETTLE, queue, subscription)
-        self._over(f"{function} {queue}", attributes, _ids(ids), began, error)
+        safely(self._over, f"{function} {queue}", attributes, _ids(ids), began, error)
 
     def received(self, queue: str, subscription: str, messages: Sequence[Traced], began: int) -> None:
         """A lease asked for at `began` (nanoseconds) got messages; one that gets none has no span."""
         attributes = _about("lease", named.RECEIVE, queue, subscription)
-        self._over(f"lease {queue}", attributes, _ids([each.id for each in messages]), began, None, messages)
+        safely(
+            self._over,
+            f"lease {queue}",
+            attributes,
+            _ids([each.id for each in messages]),
+            began,
+            None,
+            messages,
+        )
         safely(self._consumed.add, len(messages), attributes)
 
     def refused(self, queue: str, subscription: str, began: int, error: BaseException) -> None:
         """A lease raised."""
         attributes = _about("lease", named.RECEIVE, queue, subscription)
-        self._over(f"lease {queue}", attributes, {}, began, error)
+        safely(self._over, f"lease {queue}", attributes, {}, began, error)
 
     def processing(self, messages: Sequence[Received]) -> Opened:
         """A span for a handler, which is the current one in it; for several messages one, with links to those
@@ -178,17 +186,6 @@ class Telemetry:
         messages: Sequence[Traced] = (),
     ) -> None:
         """A span for what is over."""
-        safely(self._tell_over, name, attributes, more, began, error, messages)
-
-    def _tell_over(
-        self,
-        name: str,
-        attributes: Attributes,
-        more: Attributes,
-        began: int,
-        error: BaseException | None,
-        messages: Sequence[Traced],
-    ) -> None:
         span = self._tracer.start_span(name, None, SpanKind.CLIENT, {**attributes, **more}, (), began)
         if span.is_recording():
             for link in links(messages):

@@ -9,22 +9,9 @@ from pathlib import Path
 import pytest
 
 import trunq as trunq_package
+from cli.pipeline.pipelining import FILE
 from shelling import Shell, start
 from trunq import Client
-
-FILE = """[pipeline.flights]
-source = {format = "table", table = "source"}
-sink = {format = "table", table = "moved", mode = "upsert", key = ["id"], newest = "id"}
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path, client: Client) -> str:
-    with client.transaction() as connection:
-        connection.execute("create table source (id int); insert into source values (1), (2)")
-    path = tmp_path / "flights.toml"
-    path.write_text(FILE)
-    return str(path)
 
 
 def test_a_run_that_is_put_off_says_so_at_once_and_is_left_to_a_runner(

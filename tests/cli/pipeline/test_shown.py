@@ -5,25 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
+from cli.pipeline.pipelining import FILE
 from shelling import Shell
 from trunq import Client
 from trunq.cli.pipeline.run import answer_words
-
-FILE = """[pipeline.flights]
-source = {format = "table", table = "source"}
-sink = {format = "table", table = "moved", mode = "upsert", key = ["id"], newest = "id"}
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path, client: Client) -> str:
-    with client.transaction() as connection:
-        connection.execute("create table source (id int); insert into source values (1), (2)")
-    path = tmp_path / "flights.toml"
-    path.write_text(FILE)
-    return str(path)
 
 
 def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_path: Path) -> None:
