@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 OPS = ROOT / "ops"
 FILES = sorted(path for path in OPS.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
-COMMAND: Any = typer.main.get_command(app)
+COMMAND: Any = typer.main.get_command(app())
 
 METRICS = names()
 

@@ -67,8 +67,8 @@ COMMANDS = [
 
 def registered() -> list[list[str]]:
     """Every command there is."""
-    plain = [[str(command.name)] for command in app.registered_commands]
-    for group in app.registered_groups:
+    plain = [[str(command.name)] for command in app().registered_commands]
+    for group in app().registered_groups:
         assert group.typer_instance is not None
         plain += [
             [str(group.name), str(command.name)] for command in group.typer_instance.registered_commands

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> None:
     try:
-        from trunq.cli.command import app
+        from trunq.cli.command import app_for
         from trunq.cli.ground.failure import Interrupted, explain
         from trunq.cli.ground.output import complain, err
     except ModuleNotFoundError as error:
@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> None:
             raise
         sys.exit("The command trunq needs typer and rich: pip install 'trunq[cli]'.")
     try:
-        app(arguments, prog_name="trunq", obj=arguments)
+        app_for(arguments)(arguments, prog_name="trunq", obj=arguments)
     except Interrupted as error:
         err.print(str(error), markup=False)
         raise SystemExit(130) from None

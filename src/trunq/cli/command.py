@@ -1,4 +1,7 @@
-"""All commands, in one app.
+"""The commands, in one app: the one that a command line names, or all of them.
+
+Who runs one command waits for the libraries of that one alone: all of them together take three times as long
+to load as most of them need.
 
 Another package adds a command by an entry point of the group `trunq.commands`: a function that is called with
 the app. The demo does.
@@ -6,63 +9,106 @@ the app. The demo does.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
-import typer.rich_utils
 
 from trunq.cli.ground import option
-from trunq.cli.keep import archive, statistics, taker
-from trunq.cli.lanes import lane
-from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import (
-    audit,
-    conversion,
-    db,
-    doctor,
-    leader,
-    overview,
-    role,
-    session,
-    status,
-    subscription,
-    web,
-)
-from trunq.cli.pipeline import backfill as _backfill  # noqa: F401  # commands of pipeline
-from trunq.cli.pipeline import compact as _compact  # noqa: F401
-from trunq.cli.pipeline import instance as _instance  # noqa: F401
-from trunq.cli.pipeline import pipeline
-from trunq.cli.pipeline import plan as _plan  # noqa: F401
-from trunq.cli.pipeline import schema as _schema  # noqa: F401
-from trunq.cli.stream import group, mover
-from trunq.cli.work import dead, hold, memo, message, sweep, worker
 
-if os.environ.get("NO_COLOR"):
-    typer.rich_utils.COLOR_SYSTEM = None
+VERBS: Final[Mapping[str, str]] = {
+    "publish": "log.publish",
+    "worker": "work.worker",
+    "leader": "operate.leader",
+    "status": "operate.status",
+    "overview": "operate.overview",
+    "backlog": "operate.backlog",
+    "audit": "operate.audit",
+    "doctor": "operate.doctor",
+    "web": "operate.web",
+    "statistics": "keep.statistics",
+}
+"""The module of each command that is a verb: there, a function of its name, and EXAMPLES."""
 
-PLUG_INS = entry_points(group="trunq.commands")
-HAS_DEMO = "demo" in PLUG_INS.names
-"""Whether its package is installed: who installed the library alone has no `trunq demo`."""
-
-app = typer.Typer(
-    name="trunq",
-    cls=option.Group,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=option.examples(
-        *(("# Everything at once, on a Postgres it brings along", "trunq demo") if HAS_DEMO else ()),
-        "# Step by step, on a Postgres of your own in ./.trunq",
-        "# (with TRUNQ_DSN set, leave --embedded out)",
-        "trunq queue create mail --embedded",
-        """trunq publish mail '{"to": "ada@example.com"}' --kind welcome --embedded""",
-        "trunq status --once --embedded",
+NOUNS: Final[Mapping[str, Sequence[str]]] = {
+    "db": ("operate.db",),
+    "queue": ("operate.queue", "operate.conversion"),
+    "workers": ("work.hold",),
+    "session": ("operate.session",),
+    "subscription": ("operate.subscription",),
+    "stream": ("stream.stream", "stream.mover"),
+    "group": ("stream.group",),
+    "lane": ("lanes.lane",),
+    "schedule": ("log.schedule",),
+    "pipeline": (
+        "pipeline.pipeline",
+        "pipeline.backfill",
+        "pipeline.compact",
+        "pipeline.instance",
+        "pipeline.plan",
+        "pipeline.schema",
     ),
-)
+    "webhook": ("log.webhook",),
+    "message": ("work.message",),
+    "dead": ("work.dead",),
+    "sweep": ("work.sweep",),
+    "capture": ("log.capture",),
+    "column": ("log.column",),
+    "archive": ("keep.archive",),
+    "taker": ("keep.taker",),
+    "memo": ("work.memo",),
+    "role": ("operate.role",),
+}
+"""The modules of each noun: the first has its app, to which each adds verbs."""
+
+
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """The app for a command line: with the command that its first word names, else with all."""
+    named = words[0] if words else ""
+    return app([named] if named in VERBS or named in NOUNS else None)
+
+
+def app(names: Sequence[str] | None = None) -> typer.Typer:
+    """The app with some commands, or with all and those of other packages."""
+    made = typer.Typer(
+        name="trunq",
+        cls=option.Group,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    for name in [*VERBS, *NOUNS] if names is None else names:
+        (_add_verb if name in VERBS else _add_noun)(made, name)
+    plug_ins = () if names is not None else entry_points(group="trunq.commands")
+    for plug_in in plug_ins:
+        plug_in.load()(made)
+    # Who installed the library alone has no `trunq demo`.
+    has_demo = any(plug_in.name == "demo" for plug_in in plug_ins)
+    made.callback(
+        epilog=option.examples(
+            *(("# Everything at once, on a Postgres it brings along", "trunq demo") if has_demo else ()),
+            "# Step by step, on a Postgres of your own in ./.trunq",
+            "# (with TRUNQ_DSN set, leave --embedded out)",
+            "trunq queue create mail --embedded",
+            """trunq publish mail '{"to": "ada@example.com"}' --kind welcome --embedded""",
+            "trunq status --once --embedded",
+        )
+    )(root)
+    return made
+
+
+def _add_verb(made: typer.Typer, name: str) -> None:
+    module = import_module(f"trunq.cli.{VERBS[name]}")
+    option.verb(made, name, *module.EXAMPLES, panel=option.panel(name))(getattr(module, name))
+
+
+def _add_noun(made: typer.Typer, name: str) -> None:
+    first, *_ = [import_module(f"trunq.cli.{module}") for module in NOUNS[name]]
+    made.add_typer(first.app, name=name, rich_help_panel=option.panel(name))
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,7 +117,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool,
@@ -85,45 +130,3 @@ def root(
     The database is named by --dsn or TRUNQ_DSN, or is one of your own with --embedded. Each command has
     --help with examples.
     """
-
-
-for name, function, examples in (
-    ("publish", publish.publish, publish.EXAMPLES),
-    ("worker", worker.worker, worker.EXAMPLES),
-    ("leader", leader.leader, leader.EXAMPLES),
-    ("status", status.status, status.EXAMPLES),
-    ("overview", overview.overview, overview.EXAMPLES),
-    ("backlog", overview.backlog, overview.BACKLOG_EXAMPLES),
-    ("audit", audit.audit, audit.EXAMPLES),
-    ("doctor", doctor.doctor, doctor.EXAMPLES),
-    ("web", web.web, web.EXAMPLES),
-    ("statistics", statistics.statistics, statistics.EXAMPLES),
-):
-    option.verb(app, name, *examples, panel=option.panel(name))(function)
-for name, noun in (
-    ("db", db.app),
-    # Those of queue.py, and conversion.
-    ("queue", conversion.app),
-    ("workers", hold.app),
-    ("session", session.app),
-    ("subscription", subscription.app),
-    # Those of stream.py, and movers.
-    ("stream", mover.app),
-    ("group", group.app),
-    ("lane", lane.app),
-    ("schedule", schedule.app),
-    ("pipeline", pipeline.app),
-    ("webhook", webhook.app),
-    ("message", message.app),
-    ("dead", dead.app),
-    ("sweep", sweep.app),
-    ("capture", capture.app),
-    ("column", column.app),
-    ("archive", archive.app),
-    ("taker", taker.app),
-    ("memo", memo.app),
-    ("role", role.app),
-):
-    app.add_typer(noun, name=name, rich_help_panel=option.panel(name))
-for plug_in in PLUG_INS:
-    plug_in.load()(app)

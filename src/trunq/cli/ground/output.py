@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import typer.rich_utils
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.text import Text
@@ -29,6 +28,9 @@ IS_PLAIN = os.environ.get("NO_COLOR", "") != ""
 """Neither colours nor bold letters: Rich alone would leave the latter."""
 
 if IS_PLAIN:
+    # Typer loads it when it has help or an error to print, which most commands have not.
+    import typer.rich_utils
+
     typer.rich_utils.COLOR_SYSTEM = None
 
 

@@ -1,4 +1,4 @@
-"""trunq overview, trunq backlog: what the newest samples say, and one number for scaling."""
+"""trunq overview: what the newest samples say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
-from trunq.cli.ground.output import Row, out, write_json, write_rows
+from trunq.cli.ground.output import Row, out, write_rows
 from trunq.record import Overview
 
 COLUMNS = (
@@ -23,8 +23,6 @@ EXAMPLES = (
     "trunq overview --limit 10",
     "trunq overview --json | jq '.[] | select(.oldest_ready > 300)'",
 )
-
-BACKLOG_EXAMPLES = ("trunq backlog orders", "trunq backlog orders -s mail --json")
 
 
 def overview(
@@ -52,23 +50,6 @@ def overview(
     write_rows(shown, COLUMNS, json, "There is no queue yet. Create one with: trunq queue create NAME", csv)
     if not json and not csv and rows and rows[0].subscriptions > len(rows):
         out.print(f"{rows[0].subscriptions - len(rows):,} more: --limit {rows[0].subscriptions}")
-
-
-def backlog(
-    queue: option.Queue,
-    subscription: option.Subscription = "default",
-    *,
-    database: option.Database,
-    json: option.Json = False,
-) -> None:
-    """Print how many messages a subscription has for its workers: ready and leased, at most 10,000.
-
-    Use it to scale workers. A scaler that counts only ready messages removes the worker whose handler
-    still runs.
-    """
-    with client(database) as trunq:
-        count = trunq.backlog(queue, subscription)
-    write_json({"backlog": count}) if json else out.print(str(count), highlight=False)
 
 
 def stopped(sampled_at: datetime | None, now: datetime) -> str | None:
