@@ -13,6 +13,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ALL = os.environ.get("TRUNQ_TEST_ALL", "") not in {"", "0"}
+KILLS = int(os.environ.get("TRUNQ_KILLS") or 0)
+"""How many processes are killed a sink, where somebody asked for a number."""
+
+EVERY = ALL or KILLS > 0
+"""Whether tests that kill take every point, sink and engine."""
 
 
 def some(push: T, everything: T) -> T:

@@ -8,7 +8,6 @@ task happens there. A push takes a sink for each way to commit; TRUNQ_TEST_ALL, 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import pytest
 from pipeline.attempting import FIRST, SINKS, words
 from pipeline.killing import LONG
 from pipeline.piping import Bench
-from scope import ALL
+from scope import ALL, EVERY
 from spark.cluster import CONF, Cluster, master_in, program
 from waiting import wait_until
 
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.timeout(3600)
 
 Start = Callable[..., subprocess.Popen[str]]
 
-EVERY: Final = ALL or bool(os.environ.get("TRUNQ_KILLS"))
 KINDS: Final = [
     kind for kind in SINKS if not any(word in kind for word in ("replace", "partitions", "apply"))
 ]

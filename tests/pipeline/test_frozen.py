@@ -6,7 +6,6 @@ A push takes one sink for each way to commit; TRUNQ_TEST_ALL, or TRUNQ_KILLS, ta
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +18,9 @@ import pytest
 from pipeline.killing import LONG, start
 from pipeline.piping import Bench
 from pipeline.test_kill import FIRST, SINKS, Moving
-from scope import ALL
+from scope import EVERY
 from waiting import wait_until
 
-EVERY: Final = ALL or bool(os.environ.get("TRUNQ_KILLS"))
 CHOSEN: Final = list(SINKS) if EVERY else list(FIRST)
 POINTS: Final = ("tried", "staging", "written", "committing", "marked")
 

@@ -6,7 +6,6 @@ TRUNQ_TEST_ALL, or TRUNQ_KILLS, kills at each point, on both databases, in both 
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections.abc import Iterator
@@ -20,11 +19,10 @@ from pipeline.databases import KINDS, Other, opened
 from pipeline.killing import POINTS, die, execute_and_die
 from pipeline.piping import Bench
 from pipeline.test_frozen import frozen
-from scope import ALL
+from scope import EVERY
 
 pytestmark = pytest.mark.usefixtures("spark", "_jdbc")
 
-EVERY: Final = ALL or bool(os.environ.get("TRUNQ_KILLS"))
 MODES: Final[dict[str, dict[str, Any]]] = {"append": {}, "upsert": {"mode": "upsert", "key": ["k"]}}
 CASES: Final = (
     [(kind, mode) for kind in KINDS for mode in MODES]

@@ -7,7 +7,6 @@ TRUNQ_TEST_ALL kills at each point of each mode, and ten and four at random.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from itertools import count
@@ -19,15 +18,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow import dataset, parquet
 
-import scope
+from pipeline.attempting import FIRST
 from pipeline.killing import POINTS, execute_and_die, start
 from pipeline.piping import Bench
-from scope import some
-
-KILLS = int(os.environ.get("TRUNQ_KILLS", "0"))
-
-FIRST = ("append", "queue", "delta", "parquet")
-"""One for each way to commit."""
+from scope import EVERY, KILLS, some
 
 OF_COMMIT = ("staged", "committing", "marked", "committed")
 
@@ -69,7 +63,7 @@ def random_kills(kind: str) -> int:
 
 def points(kind: str) -> list[str]:
     """Where one dies: what is before a commit is the same in every mode."""
-    chosen = POINTS if scope.ALL or KILLS or kind in FIRST else OF_COMMIT
+    chosen = POINTS if EVERY or kind in FIRST else OF_COMMIT
     return [*chosen, *(["taken"] if "delta" in kind else [])]
 
 

@@ -8,7 +8,6 @@ source and sink with each, and each point.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -23,11 +22,10 @@ from pipeline.apis import paged, serving
 from pipeline.killing import execute_and_die
 from pipeline.piping import Bench
 from pipeline.test_kill import FIRST, OF_COMMIT, SINKS, Moving
-from scope import ALL
+from scope import EVERY
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-EVERY: Final = ALL or bool(os.environ.get("TRUNQ_KILLS"))
 CHOSEN: Final = list(SINKS) if EVERY else list(FIRST)
 STRUCK: Final[dict[str, Any]] = {"engine": "spark", "function": "pipeline.killing:strikes"}
 MOVED: Final = {"format": "table", "table": "moved"}
