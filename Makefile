@@ -22,7 +22,7 @@ demo: $(READY) ## the main job: 336,776 flights through queue, workers, Spark, p
 
 .PHONY: test
 test: $(READY) ## what a push needs (ARGS="tests/sql -k lease" for some)
-	@$(BIN)/python -m pytest $(or $(ARGS),$(BESIDE))
+	@$(if $(ARGS),,TRUNQ_TEST_TURN=$${TRUNQ_TEST_TURN:-commit}) $(BIN)/python -m pytest $(or $(ARGS),$(BESIDE))
 
 .PHONY: test-all
 test-all: $(READY) ## the same on older versions of Postgres too, with every order, seed and load: some hours

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import scope
 from calling import ask, new_names
 from memory import in_memory
 from scope import ALL
@@ -167,10 +168,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return places.get(path.as_posix(), places.get(path.parts[0], len(places)))
 
     items.sort(key=place)
+    left: set[pytest.Item] = set()
     if not ALL and not any(SYNC in argument for argument in config.args):
-        twins = set(left_to_their_twins(items))
-        config.hook.pytest_deselected(items=[item for item in items if item in twins])
-        items[:] = [item for item in items if item not in twins]
+        left.update(left_to_their_twins(items))
+    if (turn := scope.turn()) is not None:
+        left.update(left_to_other_turns(items, turn))
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -182,6 +186,14 @@ def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             if (item.path, name) in seen:
                 yield item
             seen.add((item.path, name))
+
+
+def left_to_other_turns(items: list[pytest.Item], turn: int) -> Iterator[pytest.Item]:
+    """Slow tests, and cases of them, that another turn runs."""
+    for item in items:
+        name = f"{item.path.name}::{item.name}"
+        if item.get_closest_marker("slow") and crc32(name.encode()) % scope.TURNS != turn:
+            yield item
 
 
 def pytest_collection_finish() -> None:

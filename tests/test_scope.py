@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 import scope
-from conftest import BY_VERSION, LONGEST_FIRST, OWN_WAYS, SYNC, TESTS, left_to_their_twins
+from conftest import (
+    BY_VERSION,
+    LONGEST_FIRST,
+    OWN_WAYS,
+    SYNC,
+    TESTS,
+    left_to_other_turns,
+    left_to_their_twins,
+)
 
 
 def test_files_that_the_lists_name_are_there() -> None:
@@ -42,3 +50,33 @@ def test_each_file_of_the_sync_client_has_a_test_and_those_with_own_ways_have_ea
     ]
     left = [(item.path.name, item.name) for item in left_to_their_twins(items)]
     assert left == [("test_tick.py", "test_a[2]"), ("test_tick.py", "test_b"), ("test_bell.py", "test_a[2]")]
+
+
+def test_each_slow_test_has_one_turn_and_the_others_run_in_each() -> None:
+    items: list[Any] = [
+        SimpleNamespace(
+            path=TESTS / "race" / f"test_{number % 7}.py",
+            name=f"test_{number}",
+            get_closest_marker=lambda mark, number=number: mark == "slow" and number % 2 == 0,
+        )
+        for number in range(40)
+    ]
+    ran = [set(range(40)) for _ in range(scope.TURNS)]
+    for turn, here in enumerate(ran):
+        here -= {items.index(item) for item in left_to_other_turns(items, turn)}
+        assert len(here) < 40
+    assert set.intersection(*ran) == set(range(1, 40, 2))
+    assert sum(len(here) for here in ran) == 20 * scope.TURNS + 20
+    assert set.union(*ran) == set(range(40))
+
+
+def test_the_commit_decides_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope, "ALL", False)
+    monkeypatch.delenv("TRUNQ_TEST_TURN", raising=False)
+    assert scope.turn() is None
+    monkeypatch.setenv("TRUNQ_TEST_TURN", "commit")
+    assert scope.turn() in range(scope.TURNS)
+    monkeypatch.setenv("TRUNQ_TEST_TURN", "6")
+    assert scope.turn() == 2
+    monkeypatch.setattr(scope, "ALL", True)
+    assert scope.turn() is None
