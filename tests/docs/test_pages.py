@@ -21,6 +21,7 @@ WITHOUT_SPARK = [page for page in PAGES if page.name not in {*WITH_SPARK, "tour.
 WITHOUT_BLOCKS = {"README.md", "heritage.md", "message.md", "reference.md", "replication.md"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITHOUT_SPARK, ids=lambda page: page.stem)
 def test_a_page_can_be_followed_from_top_to_bottom(
     page: Path,

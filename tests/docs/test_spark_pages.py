@@ -36,6 +36,7 @@ def folder(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Path:
     return programs.folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [next(DOCS.rglob(name)) for name in WITH_SPARK], ids=lambda page: page.stem)
 def test_a_page_can_be_followed_from_top_to_bottom(
     page: Path,

@@ -65,6 +65,7 @@ def numbered(first: int, last: int) -> list[str]:
     return [f"event {n:03}" for n in range(first, last + 1)]
 
 
+@pytest.mark.slow
 def test_a_branch_repeats_its_root_and_a_leaf_gets_each_event_once_though_workers_are_killed(
     new_node: NewNode,
 ) -> None:
@@ -134,6 +135,7 @@ def publishing(*nodes: Node) -> Iterator[list[Publisher]]:
             publisher.stop()
 
 
+@pytest.mark.slow
 def test_a_switchover_there_and_back_loses_and_doubles_nothing(new_node: NewNode) -> None:
     first, second, leaf = new_node("a2"), new_node("b2"), new_node("c2")
     first.create("root")
@@ -158,6 +160,7 @@ def test_a_switchover_there_and_back_loses_and_doubles_nothing(new_node: NewNode
     assert first.log() == second.log()
 
 
+@pytest.mark.slow
 def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node: NewNode) -> None:
     root, branch = new_node("a3"), new_node("b3")
     root.create("root")
@@ -198,6 +201,7 @@ def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node:
     assert root.log() == branch.log()
 
 
+@pytest.mark.slow
 def test_a_branch_takes_the_place_of_a_root_that_is_gone(new_node: NewNode) -> None:
     with serving() as elsewhere:
         root, branch, leaf = new_node("a4", elsewhere), new_node("b4"), new_node("c4")
@@ -247,6 +251,7 @@ def test_a_branch_takes_the_place_of_a_root_that_is_gone(new_node: NewNode) -> N
         root.close()
 
 
+@pytest.mark.slow
 def test_a_cascaded_consumer_follows_its_node_and_goes_on_at_another_provider(new_node: NewNode) -> None:
     root, branch, leaf = new_node("a5"), new_node("b5"), new_node("c5")
     root.create("root")
@@ -290,6 +295,7 @@ def test_a_cascaded_consumer_follows_its_node_and_goes_on_at_another_provider(ne
     assert leaf.seen("applier") == ["one", "two", "three", "four"]
 
 
+@pytest.mark.slow
 def test_queues_are_merged_into_one_and_its_place_is_taken_over(new_node: NewNode) -> None:
     sources = {"east": new_node("e6"), "west": new_node("w6")}
     center, standby = new_node("m6"), new_node("s6")
@@ -360,6 +366,7 @@ def test_a_branch_that_is_closed_takes_events_of_its_worker_alone(new_node: NewN
     branch.insert("taken")
 
 
+@pytest.mark.slow
 def test_the_page_s_nodes_are_made_and_change_their_places(new_node: NewNode, tmp_path: Path) -> None:
     nodes = {"shop1": new_node("shop1"), "shop2": new_node("shop2")}
     for number in (1, 2):

@@ -114,6 +114,7 @@ def is_sampled(found: Samples) -> bool:
     return ("orders",) in found.get("trunq_published_total", {})
 
 
+@pytest.mark.slow
 async def test_each_figure_is_told_and_what_is_told_is_so(
     database: str, connection: psycopg.Connection[Any], port: int
 ) -> None:
@@ -143,6 +144,7 @@ async def test_each_figure_is_told_and_what_is_told_is_so(
         assert 0 <= found["trunq_sample_age_seconds"][()] < 60
 
 
+@pytest.mark.slow
 async def test_counters_go_on_where_they_were_when_every_process_is_gone(
     database: str, connection: psycopg.Connection[Any], port: int
 ) -> None:

@@ -105,6 +105,7 @@ def test_all_runs_that_wait_for_a_session_hear_that_it_does_not_start() -> None:
     assert done.stdout.split() == ["160", "SparkError"], done.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("kind", FIRST)
 def test_every_sink_takes_what_tasks_staged(
@@ -188,6 +189,7 @@ def test_no_row_passes_the_driver(bench: Bench) -> None:
     assert (small[1], large[1]) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_the_memory_of_the_driver_is_flat(bench: Bench) -> None:
     """Of its Python process and its Java process: ten times as many rows take no more."""

@@ -46,6 +46,7 @@ def files(tmp_path: Path) -> str:
     return f"{tmp_path}/*.csv"
 
 
+@pytest.mark.slow
 def test_each_statement_sees_what_the_one_before_gave_and_the_message(filled: Bench) -> None:
     name = filled.make(
         TABLE,
@@ -60,6 +61,7 @@ def test_each_statement_sees_what_the_one_before_gave_and_the_message(filled: Be
     assert filled.sql("select * from moved") == [(sum(range(11, 1001)) * 2, 990, "monday")]
 
 
+@pytest.mark.slow
 def test_nothing_new_touches_no_spark_and_an_empty_result_is_a_run(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_rows_that_break_rules_are_kept_with_their_reasons_and_the_sum_is_right(
     assert (newest.reasons, newest.content["word"]) == (["named"], None)
 
 
+@pytest.mark.slow
 def test_rows_are_dropped_counted_or_fail_the_run(filled: Bench) -> None:
     warn, drop = {**NAMED, "otherwise": "warn"}, {**EVEN, "otherwise": "drop"}
     name = filled.make(TABLE, MOVED, checks=[warn, drop])
@@ -109,6 +112,7 @@ def test_rows_are_dropped_counted_or_fail_the_run(filled: Bench) -> None:
         filled.run(name)
 
 
+@pytest.mark.slow
 def test_lookups_are_seen_by_statements_and_by_the_transform(filled: Bench, tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_text("id,more\n1,a\n2,b\n")
     (tmp_path / "j.json").write_text('{"id": 2, "tags": ["x"]}\n')
@@ -150,6 +154,7 @@ def test_types_of_postgres_pass_through(bench: Bench) -> None:
     assert bench.sql(types, "moved") == bench.sql(types, "source")
 
 
+@pytest.mark.slow
 def test_new_columns_of_a_result_are_added_and_a_changed_type_is_refused(filled: Bench) -> None:
     name = filled.make(TABLE, MOVED, sql=["select id, null as unknown from input"])
     filled.run(name)
@@ -183,6 +188,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said_before_a_row_is_read(filled: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunq.pipeline.work.staging.map_batches", None)
     for parts, words in WRONG:
@@ -195,6 +201,7 @@ def test_what_cannot_be_is_said_before_a_row_is_read(filled: Bench, monkeypatch:
     assert filled.one("select count(*) from trunq.pipeline_run") == len(WRONG) - 4
 
 
+@pytest.mark.slow
 def test_what_fails_in_tasks_is_said_in_a_sentence_without_passwords(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +219,7 @@ def test_what_fails_in_tasks_is_said_in_a_sentence_without_passwords(
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_rows_of_the_quarantine_go_through_the_statements_again(filled: Bench) -> None:
     sql = ["select *, id * 2 as twice, current_date() > date '2020-01-01' as late from input"]
     name = filled.make(TABLE, MOVED, sql=sql, checks=[NAMED])
@@ -225,6 +233,7 @@ def test_rows_of_the_quarantine_go_through_the_statements_again(filled: Bench) -
     assert filled.sql("select count(*), count(distinct id), sum(twice) from moved") == [(1000, 1000, 1001000)]
 
 
+@pytest.mark.slow
 def test_a_process_of_spark_that_is_killed_costs_no_row(bench: Bench, files: str, tmp_path: Path) -> None:
     source = {"format": "csv", "path": files, "settled": 0}
     name = bench.make(source, MOVED, transform="pipeline.transforms:killed_once", checks=[EVEN])
@@ -236,6 +245,7 @@ def test_a_process_of_spark_that_is_killed_costs_no_row(bench: Bench, files: str
     assert bench.one("select count(*) from trunq.quarantine") == 504
 
 
+@pytest.mark.slow
 def test_a_source_that_a_statement_names_twice_counts_once(bench: Bench, files: str) -> None:
     sql = ["select a.id from input a join (select max(id) as id from input) b on a.id = b.id"]
     name = bench.make({"format": "csv", "path": files, "settled": 0}, MOVED, sql=sql)
@@ -287,6 +297,7 @@ def test_several_tasks_stage_for_one_commit(
     assert bench.one("select max(cardinality(parts)) from trunq.pipeline_attempt") == 4
 
 
+@pytest.mark.slow
 def test_what_a_function_yields_is_read_once_and_its_state_moves(bench: Bench) -> None:
     source = {"format": "python", "function": "pipeline.transforms:numbers"}
     name = bench.make(
@@ -297,6 +308,7 @@ def test_what_a_function_yields_is_read_once_and_its_state_moves(bench: Bench) -
     assert bench.sql("select id from moved order by id") == [(id,) for id in (0, 1, 2, 3, 5, 6, 7, 8)]
 
 
+@pytest.mark.slow
 def test_messages_of_a_queue_and_two_runs_beside_each_other(bench: Bench) -> None:
     names = []
     for queue in ("a", "b"):
@@ -320,6 +332,7 @@ def test_messages_of_a_queue_and_two_runs_beside_each_other(bench: Bench) -> Non
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["table", "delta"])
 def test_changes_go_through_spark_deletes_too_and_no_rule_keeps_one_out(
     bench: Bench, tmp_path: Path, format: str

@@ -96,6 +96,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_each_effect_once_and_in_order_though_an_executor_and_a_daemon_are_killed(
     cluster: Cluster,
     connection: psycopg.Connection[Any],
@@ -132,6 +133,7 @@ def test_each_effect_once_and_in_order_though_an_executor_and_a_daemon_are_kille
     assert sum(done["hosts"].values()) == done["handled"]
 
 
+@pytest.mark.slow
 def test_a_stop_lets_handlers_finish(
     cluster: Cluster,
     connection: psycopg.Connection[Any],
@@ -152,6 +154,7 @@ def test_a_stop_lets_handlers_finish(
     assert json.loads(ended(driver))["handled"] == len(running)
 
 
+@pytest.mark.slow
 def test_executors_use_what_they_unpacked_though_one_is_lost_and_errors_are_told(
     connection: psycopg.Connection[Any],
     client: Client,

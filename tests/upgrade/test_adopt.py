@@ -44,6 +44,7 @@ def places() -> Iterator[tuple[Path, Path]]:
         yield Path(old), Path(new)
 
 
+@pytest.mark.slow
 def test_after_pg_upgrade_adopt_lets_everything_go_on(server: Embedded, places: tuple[Path, Path]) -> None:
     old, new = places
     with embedded.start(old, major=server.major) as before:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from calling import ask, call, fetch, named, refresh
 from conftest import Connect
 from trunq import install
@@ -25,6 +27,7 @@ def test_an_upgrade_makes_their_functions_again(connect: Connect) -> None:
     )
 
 
+@pytest.mark.slow
 def test_they_go_with_a_dump_and_with_a_copy_of_the_schema_alone(
     server: Embedded, database: str, connect: Connect
 ) -> None:

@@ -70,6 +70,7 @@ def sources(engine: Engine, table: str) -> list[Any]:
     return [row for (row,) in engine.run(f"select source from {table} order by id")]
 
 
+@pytest.mark.slow
 def test_a_list_that_lacks_a_column_or_has_another_order_is_named(copy: Path) -> None:
     assert "dead.sql: a list of a message's columns lacks one" in complete(copy, "--check")
     assert complete(copy) == complete(copy, "--check") == ""
@@ -86,6 +87,7 @@ def test_a_migration_that_forgets_a_table_is_named(copy: Path) -> None:
     assert "trunq.dead" in complete(copy)
 
 
+@pytest.mark.slow
 def test_a_new_column_of_a_message_goes_wherever_the_message_goes(
     copy: Path, connect: Connect, database: str
 ) -> None:

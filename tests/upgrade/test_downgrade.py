@@ -106,6 +106,7 @@ def test_each_migration_from_the_first_that_has_one_has_a_file_that_takes_it_bac
     assert "back" not in {each.name for each in migrations()}
 
 
+@pytest.mark.slow
 @pytest.mark.each_version
 @pytest.mark.parametrize("to", [downgrade.lowest(), *VERSIONS])
 def test_a_downgrade_and_an_upgrade_leave_the_catalog_and_the_messages_as_they_were(
@@ -179,6 +180,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         yield patch.undo
 
 
+@pytest.mark.slow
 def test_the_older_release_goes_on_where_a_newer_one_was_taken_back(
     database: str, connect: Connect, tmp_path: Path, newer: Callable[[], None]
 ) -> None:

@@ -114,6 +114,7 @@ def test_what_lakes_have_since_holds_a_downgrade_up(
     downgrade.downgrade(database, 52, tmp_path / "dropped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way_out", ["runner", "leave"])
 def test_what_a_dropped_pipeline_left_holds_a_downgrade_up_until_a_runner_has_removed_it(
     database: str, connect: Connect, tmp_path: Path, way_out: str

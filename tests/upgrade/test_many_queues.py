@@ -77,6 +77,7 @@ def crowded() -> Iterator[str]:
         yield small.dsn
 
 
+@pytest.mark.slow
 def test_an_upgrade_needs_the_locks_of_one_queue_at_a_time(crowded: str) -> None:
     told: list[tuple[str, int]] = []
     with psycopg.connect(crowded, autocommit=True) as session:
@@ -98,6 +99,7 @@ def test_an_upgrade_needs_the_locks_of_one_queue_at_a_time(crowded: str) -> None
         assert len(drain(session, "queue_7")) == 1
 
 
+@pytest.mark.slow
 def test_functions_that_are_right_are_left_alone(crowded: str) -> None:
     """Or each session of the server would look all its own ones up again, a thousand times."""
     with psycopg.connect(crowded, autocommit=True) as session:
@@ -142,6 +144,7 @@ def test_a_rebase_of_each_queue_goes_on_where_it_was_stopped(crowded: str) -> No
         assert fetch(session, "select count(*) from trunq.rebased") == 0
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_was_killed_goes_on_where_it_was(database: str, connect: Connect) -> None:
     session = connect()
     for number in range(4):
@@ -287,6 +290,7 @@ def test_many_queues_in_use_are_waited_for_as_long_as_one(connect: Connect) -> N
         session.execute("select trunq._refresh_next()")
 
 
+@pytest.mark.slow
 def test_a_downgrade_needs_the_locks_of_functions_alone(crowded: str) -> None:
     to = downgrade.lowest()
     assert downgrade.plan(crowded, to).after == to

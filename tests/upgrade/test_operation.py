@@ -49,6 +49,7 @@ def roles(server: Embedded, new_database: Any) -> Iterator[tuple[str, str, str]]
             admin.execute(f"drop role {role}".encode())
 
 
+@pytest.mark.slow
 def test_what_a_member_of_the_owner_makes_belongs_to_the_owner(
     roles: tuple[str, str, str],
 ) -> None:
@@ -229,6 +230,7 @@ def test_others_wait_for_an_open_create_queue_only_so_long_and_hear_why(connect:
     assert ask(session, "create_queue", queue="more") is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quoted", ["off", "on"])
 def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
     database: str, connect: Connect, quoted: str
@@ -310,6 +312,7 @@ def restored(server: Embedded, dsn: str, dump: bytes) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_schema_alone_is_completed(
     server: Embedded, database: str, connect: Connect, new_database: Any
 ) -> None:

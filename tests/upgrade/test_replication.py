@@ -140,6 +140,7 @@ def test_emptying_a_segment_of_the_source_leaves_the_target_alone(
     assert len(lease(target, "orders", 5).ids) == len(ids) + len(more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("txid", ["600", "1000000000"], ids=["lower", "higher"])
 def test_rows_with_transaction_ids_of_their_own_are_reported(
     ends: tuple[Connection, Connection, Replicate], txid: str
@@ -161,6 +162,7 @@ def test_rows_with_transaction_ids_of_their_own_are_reported(
     assert [message.payload for message in lease(target, "orders", 5).messages] == [1]
 
 
+@pytest.mark.slow
 def test_rows_of_this_cluster_are_never_reported(ends: tuple[Connection, Connection, Replicate]) -> None:
     session, _, _ = ends
     for _ in range(3):

@@ -212,6 +212,7 @@ def test_the_leases_of_a_worker_that_is_gone_end(orders: Engine, page: TestClien
     assert orders.listed(state="leased") == []
 
 
+@pytest.mark.slow
 def test_a_session_in_the_way_is_ended_by_an_operator_alone(
     orders: Engine, page: TestClient, shared_database: str, open_session: Connect
 ) -> None:

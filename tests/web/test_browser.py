@@ -76,6 +76,7 @@ def is_live(response: Any) -> bool:
     return response.request.headers.get("hx-request") == "true"
 
 
+@pytest.mark.slow
 def test_a_page_lives_and_leaves_the_focus_where_it_is(orders: Engine, address: str, page: Page) -> None:
     page.goto(f"{address}/queues/{orders.queue}/messages?state=ready")
     rows = page.locator("#live tbody tr")
@@ -93,6 +94,7 @@ def test_a_page_lives_and_leaves_the_focus_where_it_is(orders: Engine, address: 
     assert page.locator("#live").count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [{"color_scheme": "light"}, {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}}],
@@ -173,6 +175,7 @@ def test_pipelines_that_fail_wait_and_keep_rows_out_fit_beside_each_other(
     })"""), "no table covers the edge of its card"
 
 
+@pytest.mark.slow
 def test_script_in_every_text_of_a_message_does_nothing(
     session: psycopg.Connection[Any], address: str, page: Page
 ) -> None:
@@ -199,6 +202,7 @@ def test_script_in_every_text_of_a_message_does_nothing(
     assert asked == []
 
 
+@pytest.mark.slow
 def test_dead_messages_are_requeued_by_keys_alone(orders: Engine, address: str, page: Page) -> None:
     page.goto(f"{address}/queues/{orders.queue}/dead")
     (dead,) = orders.listed(state="dead")
@@ -253,6 +257,7 @@ def test_it_works_without_javascript_but_for_being_live(orders: Engine, address:
     expect(page.get_by_role("status").first).to_contain_text("goes on")
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_and_comes_back_is_said(
     orders: Engine, address: str, page: Page, open_session: Any
 ) -> None:
@@ -289,6 +294,7 @@ where s.queue_id in (select q.queue_id from trunq.queue q where q.name <> 'invoi
 """And the last five minutes of it, in samples."""
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_docs_shows_a_queue_in_trouble(page: Page, tmp_path: Path) -> None:
     healthy = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on"}
     with copied_server(settings=healthy) as server, psycopg.connect(server.dsn, autocommit=True) as sql:

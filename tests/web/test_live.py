@@ -47,6 +47,7 @@ COUNT = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_what_somebody_has_selected_is_left_alone_and_the_page_goes_on_afterwards(
     orders: Engine, address: str, browser: Browser
 ) -> None:
@@ -67,6 +68,7 @@ def test_what_somebody_has_selected_is_left_alone_and_the_page_goes_on_afterward
         expect(rows).to_have_count(3, timeout=MILLISECONDS)
 
 
+@pytest.mark.slow
 def test_what_somebody_has_filled_in_is_left_alone(orders: Engine, address: str, browser: Browser) -> None:
     with watched(browser) as context:
         page = context.new_page()
@@ -84,6 +86,7 @@ def test_what_somebody_has_filled_in_is_left_alone(orders: Engine, address: str,
         expect(page.locator("#live")).to_contain_text("paused", timeout=MILLISECONDS)
 
 
+@pytest.mark.slow
 def test_seven_tabs_live_at_once_on_four_connections(
     orders: Engine, address: str, browser: Browser, session: psycopg.Connection[Any]
 ) -> None:
@@ -108,6 +111,7 @@ def test_seven_tabs_live_at_once_on_four_connections(
         expect(pages[-1].locator("#live")).to_contain_text("paused", timeout=MILLISECONDS)
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_and_comes_back_leaves_the_figures_dimmed_meanwhile(browser: Browser) -> None:
     with copied_server() as server, psycopg.connect(server.dsn, autocommit=True) as sql:
         shop(sql)
@@ -124,6 +128,7 @@ def test_a_database_that_is_away_and_comes_back_leaves_the_figures_dimmed_meanwh
             expect(page.locator("#live")).not_to_contain_text("Figures of", timeout=MILLISECONDS)
 
 
+@pytest.mark.slow
 def test_a_look_that_takes_longer_than_three_seconds_is_cut_and_the_rest_lives(
     orders: Engine, address: str, browser: Browser, open_session: Connect
 ) -> None:
@@ -141,6 +146,7 @@ def test_a_look_that_takes_longer_than_three_seconds_is_cut_and_the_rest_lives(
         expect(page.locator("#live")).not_to_contain_text("Figures of", timeout=MILLISECONDS)
 
 
+@pytest.mark.slow
 def test_ten_that_look_are_one_reading(orders: Engine, shared_database: str, browser: Browser) -> None:
     made = app(shared_database)
     asked = list[int]()
@@ -163,6 +169,7 @@ def test_ten_that_look_are_one_reading(orders: Engine, shared_database: str, bro
         assert len(asked) - begun <= len(looks) / 4
 
 
+@pytest.mark.slow
 def test_with_many_subscriptions_the_worst_are_there_and_one_is_found_by_its_name(
     connection: psycopg.Connection[Any], database: str, browser: Browser
 ) -> None:

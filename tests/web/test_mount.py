@@ -84,6 +84,7 @@ def behind_a_proxy(dsn: str, directory: Path) -> Iterator[str]:
         yield outer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [in_starlette, in_fastapi, in_django, behind_a_proxy], ids=lambda each: each.__name__
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import psycopg
+import pytest
 
 from browsing import browse, do, shop
 from calling import call
@@ -16,6 +17,7 @@ from trunq.web.pages import PAGES
 THERE = {"queue": "orders", "subscription": "default", "id": "1"}
 
 
+@pytest.mark.slow
 def test_a_standby_is_shown_and_whoever_changes_something_is_told_that_it_is_one() -> None:
     with primary_and_standby(embedded.majors()[0]) as pair:
         with psycopg.connect(pair.primary.dsn, autocommit=True) as session:

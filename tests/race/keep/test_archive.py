@@ -284,6 +284,7 @@ def sessions(connect: Connect) -> Callable[[], Engine]:
     return lambda: Engine(connect(), "ring")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lanes", [None, "key"], ids=["plain", "lanes"])
 def test_the_archive_equals_the_ledger(sessions: Callable[[], Engine], lanes: str | None) -> None:

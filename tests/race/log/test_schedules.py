@@ -184,6 +184,7 @@ def lead(year: Year, seed: int, database: str, connect: Connect) -> Counter[str]
     return ends
 
 
+@pytest.mark.slow
 def test_over_a_year_nothing_is_fired_twice_and_nothing_left_out(
     database: str, connection: psycopg.Connection[Any], connect: Connect
 ) -> None:

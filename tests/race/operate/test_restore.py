@@ -176,6 +176,7 @@ def moved(
         yield session, deepcopy(known.story)
 
 
+@pytest.mark.slow
 def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection, Story]) -> None:
     session, story = moved
     for attempt in (
@@ -313,6 +314,7 @@ def test_rebase_needs_read_committed(session: Connection, level: str) -> None:
         ask(session, "rebase")
 
 
+@pytest.mark.slow
 def test_positions_ahead_of_the_cluster_are_refused_even_if_it_calls_itself_the_same(
     server: Embedded, spare: Embedded, original: Any, copy: Copy
 ) -> None:
@@ -345,6 +347,7 @@ def test_a_copy_beside_the_original_goes_on_by_itself(server: Embedded, original
             assert read(session, subscription) == [*ids, *new]
 
 
+@pytest.mark.slow
 def test_a_queue_that_never_had_a_reader_is_rebased_too(moved: tuple[Connection, Story]) -> None:
     session, _ = moved
     ask(session, "create_queue", queue="fresh")
@@ -399,6 +402,7 @@ def test_adopt_goes_on_where_ids_are_higher_and_refuses_where_they_are_lower(
         assert read(session, subscription) == [*left, *new]
 
 
+@pytest.mark.slow
 def test_adopt_refuses_when_messages_were_published_behind_the_positions(
     server: Embedded, spare: Embedded, original: Any, copy: Copy
 ) -> None:
@@ -488,6 +492,7 @@ def test_what_a_member_noted_of_its_group_ends_with_a_rebase(session: Connection
     assert [row.id for row in call(session, "read_batch", **crew, batch_id=batch.batch_id)] == ids
 
 
+@pytest.mark.slow
 def test_what_was_requeued_before_the_rebase_is_published_again(moved: tuple[Connection, Story]) -> None:
     """Its row has a transaction id of this cluster, its attempts before have those of the other."""
     session, story = moved
