@@ -189,10 +189,10 @@ def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def left_to_other_turns(items: list[pytest.Item], turn: int) -> Iterator[pytest.Item]:
-    """Slow tests, and cases of them, that another turn runs."""
+    """Slow tests, and cases of them, that another turn runs. Whoever asks for a Spark is slow."""
     for item in items:
-        name = f"{item.path.name}::{item.name}"
-        if item.get_closest_marker("slow") and crc32(name.encode()) % scope.TURNS != turn:
+        is_slow = item.get_closest_marker("slow") or "spark" in getattr(item, "fixturenames", ())
+        if is_slow and crc32(f"{item.path.name}::{item.name}".encode()) % scope.TURNS != turn:
             yield item
 
 

@@ -46,6 +46,7 @@ def finish(fleet: Fleet, *, crashed: bool = False) -> None:
     fleet.check_ledger(crashed=crashed)
 
 
+@pytest.mark.slow
 def test_workers_killed_in_the_middle_of_batches(fleet: Fleet, chance: Callable[[list[str]], str]) -> None:
     start(fleet)
     for number in range(1, ROUNDS + 1):
@@ -57,6 +58,7 @@ def test_workers_killed_in_the_middle_of_batches(fleet: Fleet, chance: Callable[
     assert fleet.expired() > 0
 
 
+@pytest.mark.slow
 def test_every_connection_terminated_again_and_again(fleet: Fleet) -> None:
     start(fleet)
     for number in range(1, ROUNDS + 1):
@@ -65,6 +67,7 @@ def test_every_connection_terminated_again_and_again(fleet: Fleet) -> None:
     finish(fleet)
 
 
+@pytest.mark.slow
 def test_a_server_restarted_in_an_orderly_way(fleet: Fleet) -> None:
     start(fleet)
     for number in range(1, ROUNDS + 1):
@@ -73,6 +76,7 @@ def test_a_server_restarted_in_an_orderly_way(fleet: Fleet) -> None:
     finish(fleet)
 
 
+@pytest.mark.slow
 def test_a_server_killed_with_all_its_processes(fleet: Fleet) -> None:
     """Leases do not wait for the disk. What had not reached it never was; answers under it are refused."""
     start(fleet)
@@ -83,6 +87,7 @@ def test_a_server_killed_with_all_its_processes(fleet: Fleet) -> None:
     finish(fleet, crashed=True)
 
 
+@pytest.mark.slow
 def test_a_leader_killed_and_one_stopped_for_longer_than_its_lease(fleet: Fleet) -> None:
     """The one that was stopped goes on leading for a moment when it is woken, beside its successor."""
     fleet.publish(some(100, 200))
@@ -107,6 +112,7 @@ def queue(own_server: Embedded) -> Queue:
     return Queue(own_server.dsn, connection)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [False, True], ids=["restart", "kill"])
 async def test_a_handler_longer_than_its_lease_across_a_restart_completes_once(
     own_server: Embedded, queue: Queue, crash: bool

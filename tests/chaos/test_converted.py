@@ -45,6 +45,7 @@ def converted_fleet(own_server: Any, tmp_path: Any) -> Any:
     made.kill()
 
 
+@pytest.mark.slow
 def test_a_queue_is_converted_while_workers_and_the_server_die(converted_fleet: ConvertedFleet) -> None:
     fleet = converted_fleet
     start(fleet, 60)

@@ -129,6 +129,7 @@ def settle(scraper: Scraper, count: int) -> None:
         wait_until(lambda who=who: scraper.told(who, "trunq_published_total", "orders") >= count)
 
 
+@pytest.mark.slow
 def test_counters_never_fall_whatever_is_killed(
     connection: psycopg.Connection[Any], cast: Cast, scraper: Scraper
 ) -> None:
@@ -168,6 +169,7 @@ def counted(connection: psycopg.Connection[Any]) -> list[Any]:
     return [*((row.published, row.answers) for row in samples), *totals]
 
 
+@pytest.mark.slow
 def test_a_crash_takes_no_count_back_where_commits_do_not_wait_for_the_disk() -> None:
     lazy = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
     with copied_server(settings=lazy) as server:

@@ -43,6 +43,7 @@ def kept_alive(commands: list[list[str]]) -> Iterator[Any]:
             process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("workers", "concurrency", "named"),

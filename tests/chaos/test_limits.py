@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from chaos.laned import LanedFleet
 from chaos.test_chaos import finish, start
 from scope import some
@@ -14,6 +16,7 @@ STEP = some(12, 25) * 4
 """Messages handled between two blows."""
 
 
+@pytest.mark.slow
 def test_limits_of_lanes_hold_while_workers_die_freeze_and_lose_their_connections(
     laned_fleet: LanedFleet, chance: Callable[[list[str]], str]
 ) -> None:
@@ -35,6 +38,7 @@ def test_limits_of_lanes_hold_while_workers_die_freeze_and_lose_their_connection
     fleet.check_limits()
 
 
+@pytest.mark.slow
 def test_limits_of_lanes_hold_while_the_server_is_restarted_and_killed(laned_fleet: LanedFleet) -> None:
     fleet = laned_fleet
     start(fleet, STEP * 5 // 2)

@@ -72,6 +72,7 @@ class Job:
         self.queue.connection = psycopg.connect(self.server.dsn, autocommit=True)
 
 
+@pytest.mark.slow
 async def test_a_job_of_hours_ends_once_whatever_happens_meanwhile(
     own_server: Embedded, queue: Queue
 ) -> None:

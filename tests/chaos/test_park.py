@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg.types.json import Jsonb
 
 from calling import ask
@@ -19,6 +20,7 @@ from waiting import wait_until
 PROGRAM = Path(__file__).parent / "parking.py"
 
 
+@pytest.mark.slow
 def test_nothing_that_was_parked_or_resumed_is_lost_or_done_twice(own_server: Embedded) -> None:
     connection = psycopg.connect(own_server.dsn, autocommit=True)
     queue = Queue(own_server.dsn, connection, lease_time="3 s", backoff_base="0.1 s", max_attempts=0)

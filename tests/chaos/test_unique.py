@@ -25,6 +25,7 @@ def keyed_fleet(own_server: Embedded, tmp_path: Path, request: pytest.FixtureReq
     made.kill()
 
 
+@pytest.mark.slow
 def test_unique_keys_are_held_by_one_and_freed_whatever_dies(keyed_fleet: KeyedFleet) -> None:
     fleet = keyed_fleet
     start(fleet, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -50,9 +51,11 @@ class AheadOfFilterMachine(AheadMachine, FilterMachine):
         assert taken <= free
 
 
+@pytest.mark.slow
 def test_whatever_is_leased_by_id_is_handed_out_once(connect: Connect) -> None:
     run_machine(lambda: AheadMachine(connect), 25, 16)
 
 
+@pytest.mark.slow
 def test_what_is_leased_by_id_keeps_filters_limits_and_pauses(connect: Connect) -> None:
     run_machine(lambda: AheadOfFilterMachine(connect), 12, 16)

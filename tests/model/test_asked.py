@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -49,5 +50,6 @@ class AskMachine(AheadOfFilterMachine):
             self.asks = None
 
 
+@pytest.mark.slow
 def test_whatever_leases_ask_for_each_message_is_handed_out_once(connect: Connect) -> None:
     run_machine(lambda: AskMachine(connect), 25, 30)

@@ -69,14 +69,17 @@ class LateKeyMachine(UniqueMachine):
         return work
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_converted_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: ConvertedMachine(connect), some(10, 60), 40)
 
 
+@pytest.mark.slow
 def test_lanes_that_came_later_do_what_their_model_does(connect: Connect) -> None:
     run_machine(lambda: LateLaneMachine(connect), some(6, 40), 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "lanes"), [("refuse", None), ("replace", None), ("refuse", "key")])
 def test_unique_keys_that_came_later_do_what_their_model_does(
     connect: Connect, policy: str, lanes: str | None

@@ -43,6 +43,7 @@ class DueFilterMachine(DueMachine, FilterMachine):
     """With filters, limits, pauses, and messages that expire while they wait."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_filters", [False, True], ids=["plain", "filters"])
 def test_what_fell_due_comes_first_whatever_is_called(connect: Connect, has_filters: bool) -> None:
     run_machine(lambda: DueFilterMachine(connect) if has_filters else DueMachine(connect), 20, 30)

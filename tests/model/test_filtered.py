@@ -113,6 +113,7 @@ class LaneFilterMachine(FilterMachine):
     OPTIONS: ClassVar[dict[str, Any]] = {"lanes": "kind"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_lanes", [False, True], ids=["plain", "lanes"])
 def test_a_queue_with_filters_limits_and_expiry_does_what_its_model_does(
     connect: Connect, has_lanes: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -172,5 +173,6 @@ class GroupMachine(RuleBasedStateMachine):
         self.work.connection.close()
 
 
+@pytest.mark.slow
 def test_a_group_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: GroupMachine(connect), 12, 40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -166,5 +167,6 @@ class OrderMachine(RuleBasedStateMachine):
         assert seen == self.waiting
 
 
+@pytest.mark.slow
 def test_a_subscription_in_order_does_what_its_model_does(open_session: Connect) -> None:
     run_machine(lambda: OrderMachine(open_session), 20, 40)

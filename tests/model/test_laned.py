@@ -8,6 +8,7 @@ from collections import Counter
 from itertools import count
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -148,5 +149,6 @@ class LaneMachine(QueueMachine):
         self.logged &= logged
 
 
+@pytest.mark.slow
 def test_a_queue_with_lanes_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: LaneMachine(connect), 12, 30)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+import pytest
+
 from calling import refused
 from conftest import Connect
 from model.machine import run_machine
@@ -68,6 +70,7 @@ class LosingMachine(StreamsMachine):
             stream.position = to
 
 
+@pytest.mark.slow
 def test_what_streams_lose_is_told_and_nothing_else_is_lost(connect: Connect) -> None:
     met.clear()
     run_machine(lambda: LosingMachine(connect), EXAMPLES, 60)

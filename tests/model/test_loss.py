@@ -257,6 +257,7 @@ class OrderLossMachine(LossMachine):
     IN_ORDER = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "lanes", "in order"])
 def test_each_message_is_read_once_or_counted_among_what_was_lost(connect: Connect, name: str) -> None:
     machines = {

@@ -55,6 +55,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", PAIRS, ids="+".join)
 def test_two_features_meet_and_every_message_is_where_its_model_says(
     session: psycopg.Connection[object], features: tuple[str, str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -140,5 +141,6 @@ class PartsMachine(RuleBasedStateMachine):
             engine.connection.close()
 
 
+@pytest.mark.slow
 def test_a_stream_that_fails_and_seeks_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: PartsMachine(connect), 25, 40)

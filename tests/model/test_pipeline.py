@@ -418,5 +418,6 @@ def bench(database: str, connection: psycopg.Connection[Any]) -> Iterator[Bench]
     made.close()
 
 
+@pytest.mark.slow
 def test_pipelines_do_what_their_model_does(bench: Bench, connect: Connect) -> None:
     run_machine(lambda: PipelineMachine(bench, connect), EXAMPLES, 50)

@@ -6,6 +6,7 @@ from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -424,5 +425,6 @@ class QueueMachine(RuleBasedStateMachine):
             engine.connection.close()
 
 
+@pytest.mark.slow
 def test_a_queue_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: QueueMachine(connect), 40, 40)

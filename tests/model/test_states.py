@@ -163,6 +163,7 @@ class Ledger:
             assert self.work.state(id) == listed[id]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lanes", [None, "key"], ids=["plain", "lanes"])
 def test_every_state_is_that_of_its_ledger_while_the_ring_turns(

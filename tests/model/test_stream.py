@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -235,5 +236,6 @@ def assert_once(read: Sequence[int], committed: set[int]) -> None:
     assert set(read) == committed
 
 
+@pytest.mark.slow
 def test_a_stream_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: StreamMachine(connect), 30, 40)

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import psycopg
+import pytest
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -481,6 +482,7 @@ class StreamsMachine(RuleBasedStateMachine):
             engine.connection.close()
 
 
+@pytest.mark.slow
 def test_streams_do_what_their_model_does_while_the_ring_turns(connect: Connect) -> None:
     met.clear()
     run_machine(lambda: StreamsMachine(connect), EXAMPLES, 100)

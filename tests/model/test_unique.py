@@ -289,6 +289,7 @@ class UniqueMachine(RuleBasedStateMachine):
         self.work.connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [None, "key"])
 @pytest.mark.parametrize("policy", ["refuse", "replace"])
 def test_unique_keys_do_what_their_model_does(connect: Connect, policy: str, lanes: str | None) -> None:

@@ -256,6 +256,7 @@ def go_on(client: Client) -> None:
     client.reject(dead, "never")
 
 
+@pytest.mark.slow
 @needs_prometheus
 def test_prometheus_answers_each_question_of_dashboard_scaler_and_alerts(
     database: str, connection: psycopg.Connection[Any], tmp_path: Path

@@ -222,6 +222,7 @@ def made(new_database: Callable[..., str], tmp_path: Path) -> str:
     return dsn
 
 
+@pytest.mark.slow
 @needs_psql
 def test_compose_s_services_work_on_the_database_that_the_image_makes(made: str, tmp_path: Path) -> None:
     """Each command of compose.yml as a process, with the addresses of here."""

@@ -60,6 +60,7 @@ def pod(folder: Path, dsn: str, workload: str, name: str) -> subprocess.Popen[st
     return start(*words, directory=folder, TRUNQ_DSN=dsn)
 
 
+@pytest.mark.slow
 def test_a_pod_that_was_killed_gets_back_at_once_what_it_held_and_another_pod_does_not(
     database: str,
     connection: psycopg.Connection[object],

@@ -116,6 +116,7 @@ def told(bench: Bench) -> list[Any]:
     return sorted(known.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", some(["table", "soft delta", "queue"], list(SINKS)))
 def test_whatever_sessions_do_at_once_the_replica_is_what_the_table_is(
     bench: Bench,

@@ -22,6 +22,7 @@ def found(bench: Bench, sink: dict[str, Any]) -> list[tuple[int, str]]:
     return sorted((row["id"], row["word"]) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("sink", [COPY, DELTA], ids=["table", "delta"])
 def test_tasks_bring_the_rows_then_the_changes_and_read_anew_what_was_truncated(

@@ -132,6 +132,7 @@ class Chain:
         return sum(self.sql(f"select count(*) from {name}")[0][0] for (name,) in names)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whatever_is_killed_from_worker_to_sink_every_row_arrives_once(
     own_server: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

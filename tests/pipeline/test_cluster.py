@@ -132,6 +132,7 @@ def moving(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     return lambda waits: Moving(bench, tmp_path, waits)
 
 
+@pytest.mark.slow
 def test_an_executor_that_is_killed_while_it_stages_brings_each_row_once(
     cluster: Cluster, moving: Callable[[str], Moving], start: Start
 ) -> None:
@@ -147,6 +148,7 @@ def test_an_executor_that_is_killed_while_it_stages_brings_each_row_once(
         made.check(name, kind)
 
 
+@pytest.mark.slow
 def test_of_tasks_that_are_done_twice_beside_each_other_the_sink_takes_one(
     cluster: Cluster, moving: Callable[[str], Moving], start: Start
 ) -> None:
@@ -159,6 +161,7 @@ def test_of_tasks_that_are_done_twice_beside_each_other_the_sink_takes_one(
         made.check(name, kind)
 
 
+@pytest.mark.slow
 def test_executors_of_another_python_are_refused_before_anything_runs(
     cluster: Cluster, moving: Callable[[str], Moving], start: Start, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_executors_of_another_python_are_refused_before_anything_runs(
     made.check(name, "append")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ALL, reason="TRUNQ_TEST_ALL starts a cluster of its own")
 def test_executors_may_come_late(
     bench: Bench, moving: Callable[[str], Moving], start: Start, tmp_path: Path

@@ -69,6 +69,7 @@ def shown(bench: Bench, name: str) -> Any:
     return bench.client.show_compaction(name)[0]
 
 
+@pytest.mark.slow
 def test_a_table_is_compacted_after_as_many_runs_as_its_pipeline_says(filled: Bench) -> None:
     name = filled.make(TABLE, {**LAKE, "compact": 3, "partition_by": ["day"]})
     for id in range(4):
@@ -88,6 +89,7 @@ def test_a_table_is_compacted_after_as_many_runs_as_its_pipeline_says(filled: Be
     assert filled.run(name) == {"outcome": "nothing new"}
 
 
+@pytest.mark.slow
 def test_versions_of_the_retention_can_be_read_and_what_is_older_is_deleted(filled: Bench) -> None:
     name = filled.make(TABLE, {**LAKE, "vacuum": "2 days"})
     for id in range(3):
@@ -102,6 +104,7 @@ def test_versions_of_the_retention_can_be_read_and_what_is_older_is_deleted(fill
     assert ids() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_files_that_no_entry_names_go_when_they_are_old_and_others_stay(filled: Bench) -> None:
     name = filled.make(TABLE, {**LAKE, "partition_by": ["day"]})
     insert(filled, 1)
@@ -117,6 +120,7 @@ def test_files_that_no_entry_names_go_when_they_are_old_and_others_stay(filled: 
     assert lost not in on_disk()
 
 
+@pytest.mark.slow
 def test_strange_partitions_are_compacted_and_cleaned(bench: Bench) -> None:
     bench.sql("create table source (id int, shop text)")
     name = bench.make(TABLE, {**LAKE, "partition_by": ["shop"]})
@@ -143,6 +147,7 @@ def met(monkeypatch: pytest.MonkeyPatch, meet: Callable[[], Any]) -> None:
     monkeypatch.setattr(compacting, "open_table", opened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace", "replace_partitions"])
 def test_a_run_that_writes_meanwhile_is_right_and_comes_first(
     filled: Bench, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -176,6 +181,7 @@ def test_a_run_that_writes_meanwhile_is_right_and_comes_first(
     assert ids() == expected[mode]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["upsert", "replace", "replace_partitions"])
 def test_a_run_that_read_files_which_are_merged_meanwhile_begins_anew(
     filled: Bench, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -244,6 +250,7 @@ def killed(bench: Bench, name: str, at: str) -> int | None:
 POINTS = ["sync_entries", "delete", "noted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "at", [*POINTS, *(f"after {0.3 + number * 0.15:.2f}" for number in range(some(3, 20)))]
 )
@@ -267,6 +274,7 @@ def test_a_compaction_that_is_killed_loses_no_row_and_the_next_one_does_it(fille
     assert (ids(), len(on_disk())) == ([0, 1, 2, 3, 4], 1)
 
 
+@pytest.mark.slow
 def test_two_do_not_compact_at_once(filled: Bench) -> None:
     name = filled.make(TABLE, LAKE)
     control = Control(filled.client)
@@ -277,6 +285,7 @@ def test_two_do_not_compact_at_once(filled: Bench) -> None:
     assert compact_now(control, name) == Compacted()
 
 
+@pytest.mark.slow
 def test_a_compaction_that_fails_stops_no_run_and_is_a_warning_whose_way_out_works(filled: Bench) -> None:
     name = filled.make(TABLE, {**LAKE, "compact": 1})
     insert(filled, 0)
@@ -299,6 +308,7 @@ def test_a_compaction_that_fails_stops_no_run_and_is_a_warning_whose_way_out_wor
     assert (ids(), files()) == ([0, 1, 2, 3], 1)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compacted_is_refused(filled: Bench) -> None:
     name = filled.make(TABLE, {"format": "table", "table": "moved"})
     with pytest.raises(InvalidPipeline, match="there is nothing to compact"):
@@ -318,6 +328,7 @@ def test_what_cannot_be_compacted_is_refused(filled: Bench) -> None:
     assert filled.client.show_compaction(never) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_secrets")
 @pytest.mark.parametrize("at", ["", "delete"])
 def test_a_table_at_an_object_store_is_compacted(filled: Bench, s3: S3Server, at: str) -> None:
@@ -344,6 +355,7 @@ def test_a_table_at_an_object_store_is_compacted(filled: Bench, s3: S3Server, at
     assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_that_of_an_instance_is_its_own(bench: Bench) -> None:
     bench.sql("create table source_acme (id int)")
     source = {"format": "table", "table": "source_${message.customer}"}
@@ -361,6 +373,7 @@ def test_that_of_an_instance_is_its_own(bench: Bench) -> None:
     assert caught.value.hint == f"trunq pipeline instances {name}"
 
 
+@pytest.mark.slow
 def test_that_of_a_table_of_many_is_its_own(bench: Bench) -> None:
     bench.sql("create schema shop; create table shop.orders (id int primary key)")
     source = {"format": "table", "tables": "shop.*"}
@@ -374,6 +387,7 @@ def test_that_of_a_table_of_many_is_its_own(bench: Bench) -> None:
         compact_now(Control(bench.client), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace"])
 def test_runs_and_compactions_at_once_lose_and_double_nothing(filled: Bench, mode: str) -> None:
     source = {**TABLE, **({"changes": "all"} if mode == "replace" else {})}

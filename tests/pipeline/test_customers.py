@@ -29,6 +29,7 @@ def released() -> Iterator[None]:
         sources.GO_ON.set()
 
 
+@pytest.mark.slow
 def test_a_slow_customer_and_one_that_fails_delay_nobody(bench: Bench) -> None:
     sources.GO_ON.clear()
     sources.BEGUN.clear()
@@ -62,6 +63,7 @@ def test_a_slow_customer_and_one_that_fails_delay_nobody(bench: Bench) -> None:
     assert bench.one("select count(distinct pipeline) from trunq_sink.mark") >= len(others) + 1
 
 
+@pytest.mark.slow
 def test_the_queue_of_pipelines_has_lanes_where_the_first_has_per(bench: Bench) -> None:
     customers(bench, "acme", "other")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -74,6 +76,7 @@ def test_the_queue_of_pipelines_has_lanes_where_the_first_has_per(bench: Bench) 
     assert {each.key for each in leased[1:]} == {"acme", "other"}
 
 
+@pytest.mark.slow
 def test_a_queue_without_lanes_says_so_to_who_gives_a_priority_and_the_way_out_works(bench: Bench) -> None:
     bench.client.create_queue("pipelines")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -83,6 +86,7 @@ def test_a_queue_without_lanes_says_so_to_who_gives_a_priority_and_the_way_out_w
     assert bench.client.run_pipeline(name, {"customer": "acme"}, priority=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", [["acme", "b"], {"table": "customer", "column": "name"}])
 def test_a_trigger_asks_for_each_customer_and_not_again_while_that_waits(bench: Bench, each: Any) -> None:
     customers(bench, "acme", "b")
@@ -105,6 +109,7 @@ def test_a_trigger_asks_for_each_customer_and_not_again_while_that_waits(bench: 
     assert bench.execute(bench.client.publish("pipelines", None, kind=name))["instances"] == 0
 
 
+@pytest.mark.slow
 def test_the_table_of_customers_may_lie_at_an_address_that_a_variable_has(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +127,7 @@ def test_the_table_of_customers_may_lie_at_an_address_that_a_variable_has(
     assert bench.execute(fired) == {"outcome": "asked", "instances": 1}
 
 
+@pytest.mark.slow
 def test_a_schedule_of_customers_has_messages_of_its_priority(bench: Bench) -> None:
     name = bench.make(SOURCE, SINK, **EACH, trigger={"every": "1 hour", "for": ["acme"], "priority": 3})
     bench.execute(bench.client.publish("pipelines", None, kind=name))
@@ -130,6 +136,7 @@ def test_a_schedule_of_customers_has_messages_of_its_priority(bench: Bench) -> N
     ]
 
 
+@pytest.mark.slow
 def test_messages_of_a_queue_ask_with_the_customer_as_their_key(bench: Bench) -> None:
     bench.client.create_queue("orders")
     name = bench.make(SOURCE, SINK, **EACH, trigger={"on": "message", "queue": "orders"})
@@ -138,6 +145,7 @@ def test_messages_of_a_queue_ask_with_the_customer_as_their_key(bench: Bench) ->
     assert bench.sql("select kind, key from trunq_log.pipelines") == [(name, "acme")]
 
 
+@pytest.mark.slow
 def test_instances_start_no_triggers_of_their_own(bench: Bench) -> None:
     customers(bench, "acme")
     bench.client.create_queue("orders")
@@ -149,6 +157,7 @@ def test_instances_start_no_triggers_of_their_own(bench: Bench) -> None:
     assert bench.one("select trunq._relay(%s)", name) == 1
 
 
+@pytest.mark.slow
 def test_a_message_that_does_not_fit_is_dead_with_the_reason_and_tried_once(bench: Bench) -> None:
     name = bench.make(SOURCE, SINK, **EACH)
     id = bench.client.publish("pipelines", {"customer": "../x"}, kind=name)
@@ -159,6 +168,7 @@ def test_a_message_that_does_not_fit_is_dead_with_the_reason_and_tried_once(benc
     assert "customer of the message is '../x', which is not as [a-z0-9]" in str(dead.errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trigger", "why"),
     [
@@ -173,12 +183,14 @@ def test_the_database_refuses_triggers_that_cannot_be(bench: Bench, trigger: Any
         bench.client.create_pipeline("p", {**definition, "trigger": trigger})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per", ["customer", "message.", 7, "message.a;b"])
 def test_the_database_refuses_a_per_that_cannot_be(bench: Bench, per: Any) -> None:
     with pytest.raises(InvalidPipeline, match=r"per names a field of the message"):
         bench.client.create_pipeline("p", {"source": SOURCE, "sink": SINK, "per": per})
 
 
+@pytest.mark.slow
 def test_an_instance_may_run_in_a_process_of_its_own(bench: Bench) -> None:
     name = bench.make(ROWS, MOVED, **EACH, isolate=True)
     bench.client.run_pipeline(name, {"customer": "acme"})

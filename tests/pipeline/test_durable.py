@@ -36,6 +36,7 @@ def filled(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ben
     return bench
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", SINKS)
 def test_a_delta_table_is_on_the_disk_before_its_run_ends(
     filled: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -61,6 +62,7 @@ def test_a_delta_table_is_on_the_disk_before_its_run_ends(
     assert filled.run(name)["rows_out"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "partitions"])
 def test_files_are_on_the_disk_before_the_log_names_them(
     filled: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -82,6 +84,7 @@ def test_files_are_on_the_disk_before_the_log_names_them(
     assert len(named) == (2 if mode == "partitions" else 1)
 
 
+@pytest.mark.slow
 def test_parquet_files_are_on_the_disk_before_their_directory_has_its_name(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_parquet_files_are_on_the_disk_before_their_directory_has_its_name(
     assert len([*Path("moved").glob("run-*/*.parquet")]) == 1
 
 
+@pytest.mark.slow
 def test_a_sink_commits_to_the_disk_where_others_need_not(filled: Bench) -> None:
     how = "text default current_setting('synchronous_commit')"
     filled.sql(f"create table moved (id int, word text, how {how})")
@@ -114,6 +118,7 @@ def test_a_sink_commits_to_the_disk_where_others_need_not(filled: Bench) -> None
     assert filled.sql("select distinct how from moved") == [("on",)]
 
 
+@pytest.mark.slow
 def test_one_who_is_frozen_in_a_commit_is_waited_for_as_long_as_the_database_says_else_for_a_minute(
     filled: Bench,
 ) -> None:
@@ -129,6 +134,7 @@ def test_one_who_is_frozen_in_a_commit_is_waited_for_as_long_as_the_database_say
     assert filled.sql("select id, how from moved where id = 3") == [(3, "30s")]
 
 
+@pytest.mark.slow
 def test_what_discards_a_stage_leaves_no_setting_to_who_uses_its_connection_next(filled: Bench) -> None:
     made, run = begin(filled, filled.make(TABLE, {"format": "table", "table": "moved"}))
     sink = TableSink(made, filled.dsn)
@@ -137,12 +143,14 @@ def test_what_discards_a_stage_leaves_no_setting_to_who_uses_its_connection_next
     assert filled.one("show lock_timeout") == "0"
 
 
+@pytest.mark.slow
 def test_the_row_of_an_attempt_is_on_the_disk_before_a_sink_has_its_number(filled: Bench) -> None:
     with filled.connection.transaction():
         filled.sql("select trunq._stage_run(1, '{}', 0, 0, 0)")
         assert filled.one("show synchronous_commit") == "local"
 
 
+@pytest.mark.slow
 def test_a_commit_that_fails_after_its_entry_is_in_the_log_keeps_its_files(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +165,7 @@ def test_a_commit_that_fails_after_its_entry_is_in_the_log_keeps_its_files(
     assert sorted(DeltaTable("moved").to_pyarrow_table()["id"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_behind_the_commit_is_done_by_its_mark(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +183,7 @@ def test_a_run_that_was_killed_behind_the_commit_is_done_by_its_mark(
     assert filled.one("select count(*) from moved") == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_leaves_the_stage_of_a_backfill(tmp_path: Path) -> None:
     stage = StageDirectory("p", str(tmp_path))
     filling = Run("p", "0a-1b", 1, 1, 5, {}, backfill=5, attempt=7)
@@ -184,6 +194,7 @@ def test_a_run_that_begins_leaves_the_stage_of_a_backfill(tmp_path: Path) -> Non
     assert not stage.directory(old).exists()
 
 
+@pytest.mark.slow
 def test_one_who_finds_that_others_have_ended_its_run_and_the_next_is_answered(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

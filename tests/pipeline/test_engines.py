@@ -107,6 +107,7 @@ def outcome(bench: Bench, sink: str, made: str = "", **parts: Any) -> Any:
     }
 
 
+@pytest.mark.slow
 @settings(
     max_examples=some(15, 150),
     # Smaller examples take minutes of Spark.
@@ -146,6 +147,7 @@ HELD = {
 }
 
 
+@pytest.mark.slow
 @settings(
     max_examples=some(5, 100),
     phases=[Phase.generate],
@@ -183,6 +185,7 @@ def test_both_engines_keep_out_the_same_values_that_the_sink_does_not_hold(
     assert found[0]["counts"][1] + found[0]["counts"][2] == len(rows)
 
 
+@pytest.mark.slow
 def test_a_lake_gets_the_same_rows_by_both_engines_and_the_same_are_kept_out(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -227,6 +230,7 @@ def comparable(told: dict[str, Any]) -> dict[str, Any]:
     return {key: value(each) for key, each in told.items()}
 
 
+@pytest.mark.slow
 def test_a_row_that_broke_a_check_in_spark_is_sent_again_as_it_is(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, connection: psycopg.Connection[Any]
 ) -> None:
@@ -250,6 +254,7 @@ def test_a_row_that_broke_a_check_in_spark_is_sent_again_as_it_is(
     assert bench.one("select count(distinct secret) from moved where length(secret) = 64 and n = 5") == 4
 
 
+@pytest.mark.slow
 def test_what_could_not_be_cast_is_sent_again_through_spark_as_without(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=["append", "partitions", "upsert", "history"])
 def test_a_table_is_rewritten_with_the_wider_type_and_rows_of_the_narrower_one_still_come(
     bench: Bench, mode: dict[str, Any]
@@ -68,6 +69,7 @@ def test_a_table_is_rewritten_with_the_wider_type_and_rows_of_the_narrower_one_s
     assert bench.client.list_schema_changes(name)[0].type == "int64"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "value", "after", "more", "becomes"),
     [
@@ -92,6 +94,7 @@ def test_no_value_is_lost_by_a_wider_type(
     assert lake("id", "n") == [tuple(row) for row in bench.sql("select * from source order by id")]
 
 
+@pytest.mark.slow
 def test_what_loses_a_value_is_no_wider_type() -> None:
     for there, given in (
         (pa.int64(), pa.float64()),
@@ -104,6 +107,7 @@ def test_what_loses_a_value_is_no_wider_type() -> None:
     assert holding(pa.int32(), pa.float32()) == pa.float64()
 
 
+@pytest.mark.slow
 def test_a_refused_type_names_the_way_out_which_works(bench: Bench) -> None:
     sink = {"format": "delta", "path": "lake"}
     name = bench.make(WINDOW, sink)
@@ -118,6 +122,7 @@ def test_a_refused_type_names_the_way_out_which_works(bench: Bench) -> None:
     assert lake("id", "n") == [(1, 7), (2, 3000000000)]
 
 
+@pytest.mark.slow
 def test_a_rewrite_that_dies_changes_nothing_or_is_found_done(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +145,7 @@ def test_a_rewrite_that_dies_changes_nothing_or_is_found_done(
     assert lake("id", "n") == [(1, 7), (2, 3000000000)]
 
 
+@pytest.mark.slow
 def test_a_row_that_another_writes_meanwhile_is_rewritten_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +165,7 @@ def test_a_row_that_another_writes_meanwhile_is_rewritten_too(
     assert lake("id", "n") == [(1, 7), (1, 7), (2, 3000000000)]
 
 
+@pytest.mark.slow
 def test_rows_that_were_staged_for_the_narrower_type_are_staged_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +189,7 @@ def test_rows_that_were_staged_for_the_narrower_type_are_staged_again(
     assert lake("id", "n") == [(1, 7), (2, 3000000000), (5, 5)]
 
 
+@pytest.mark.slow
 def test_files_of_parquet_get_the_wider_type_which_readers_unify_and_never_a_narrower_one(
     bench: Bench,
 ) -> None:
@@ -205,6 +213,7 @@ def test_files_of_parquet_get_the_wider_type_which_readers_unify_and_never_a_nar
     assert sorted((row["id"], row["n"]) for row in rows) == [(1, 7), (2, 3000000000), (3, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sink",
     [

@@ -47,6 +47,7 @@ def frozen(bench: Bench, message: int, point: str) -> Iterator[None]:
     assert process.exitcode in (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHOSEN)
 def test_one_who_was_frozen_while_others_took_its_run_changes_nothing(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind)

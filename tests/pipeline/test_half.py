@@ -35,6 +35,7 @@ def check(bench: Bench, name: str) -> None:
     assert bench.sql("select id, word from moved where id = 1") == [(1, "a\ufffd")]
 
 
+@pytest.mark.slow
 def test_of_an_api_the_row_is_kept_out_and_others_arrive(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,12 +44,14 @@ def test_of_an_api_the_row_is_kept_out_and_others_arrive(
         check(bench, bench.make({"format": "http", "url": f"{api.url}/rows"}, MOVED))
 
 
+@pytest.mark.slow
 def test_of_a_file_the_row_is_kept_out_and_others_arrive(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_bytes(b"\n".join(ROWS))
     source = {"format": "json", "path": str(tmp_path / "*.json"), "settled": "0 seconds"}
     check(bench, bench.make(source, MOVED))
 
 
+@pytest.mark.slow
 def test_of_a_function_the_error_names_it_and_a_way_out(bench: Bench) -> None:
     name = bench.make({"format": "python", "function": "pipeline.test_half:halves"}, MOVED)
     with pytest.raises(

@@ -78,6 +78,7 @@ def _in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_in_a_directory")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_customer_killed_at_each_point_has_its_rows_once_and_so_has_another(
@@ -91,6 +92,7 @@ def test_a_customer_killed_at_each_point_has_its_rows_once_and_so_has_another(
     moving.end_other()
 
 
+@pytest.mark.slow
 def test_two_customers_killed_at_random_at_the_same_time_have_their_rows_once(bench: Bench) -> None:
     for customer in ("a", "b"):
         bench.sql(f"create table source_{customer} (id bigint generated always as identity, customer text)")
@@ -114,6 +116,7 @@ def test_two_customers_killed_at_random_at_the_same_time_have_their_rows_once(be
         assert counts == [(each, 100 * (round + 1), 100 * (round + 1)) for each in ("a", "b")]
 
 
+@pytest.mark.slow
 def test_a_customer_that_is_dropped_while_its_run_goes_on_brings_nothing_and_begins_anew(
     bench: Bench,
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_customer_that_is_dropped_while_its_run_goes_on_brings_nothing_and_beg
     assert {row.value: row.runs for row in bench.client.list_instances(name)} == {"acme": 1, "other": 1}
 
 
+@pytest.mark.slow
 def test_another_sink_that_is_set_while_a_run_of_a_customer_is_planned_counts(bench: Bench) -> None:
     customers(bench, "acme")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -147,6 +151,7 @@ def test_another_sink_that_is_set_while_a_run_of_a_customer_is_planned_counts(be
     assert bench.one("select to_regclass('moved_acme')") is None
 
 
+@pytest.mark.slow
 def test_a_state_of_one_customer_that_is_set_while_another_is_planned_is_its_own(bench: Bench) -> None:
     customers(bench, "acme", "other")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -163,6 +168,7 @@ def test_a_state_of_one_customer_that_is_set_while_another_is_planned_is_its_own
     assert bench.run(f"{name}/acme")["rows_out"] == 1
 
 
+@pytest.mark.slow
 def test_rotation_keeps_what_customers_have_asked_for(bench: Bench) -> None:
     customers(bench, "acme", "other")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -179,6 +185,7 @@ def test_rotation_keeps_what_customers_have_asked_for(bench: Bench) -> None:
     assert bench.run(f"{name}/acme")["number"] == 2
 
 
+@pytest.mark.slow
 def test_the_archive_has_the_requests_of_each_customer(bench: Bench) -> None:
     customers(bench, "acme", "other")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -191,6 +198,7 @@ def test_the_archive_has_the_requests_of_each_customer(bench: Bench) -> None:
     assert found == [(name, "acme", "acme"), (name, "other", "other")]
 
 
+@pytest.mark.slow
 def test_an_older_release_and_back_keeps_each_customer(bench: Bench) -> None:
     """Of the migrations since instances there are; before them, `downgrade` refuses."""
     customers(bench, "acme", "other")
@@ -230,6 +238,7 @@ PIPELINES = (
 )
 
 
+@pytest.mark.slow
 def test_a_database_that_is_restored_from_a_dump_goes_on_for_each_customer(
     bench: Bench, server: Embedded, new_database: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -262,6 +271,7 @@ def test_a_database_that_is_restored_from_a_dump_goes_on_for_each_customer(
         there.close()
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_is_dropped_and_made_again_has_other_customers(bench: Bench) -> None:
     customers(bench, "acme")
     after = bench.make(SOURCE, {**SINK, "table": "after_${message.customer}"}, **EACH)
@@ -280,6 +290,7 @@ def test_a_pipeline_that_is_dropped_and_made_again_has_other_customers(bench: Be
     assert bench.one("select count(*) from trunq_sink.mark") == 2, "that of the one before says nothing"
 
 
+@pytest.mark.slow
 def test_the_pause_of_all_and_that_of_one_are_two(bench: Bench) -> None:
     customers(bench, "acme", "other", "new")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -301,6 +312,7 @@ def test_the_pause_of_all_and_that_of_one_are_two(bench: Bench) -> None:
     assert bench.run(name, {"customer": "acme", "again": True})["rows_out"] == 1
 
 
+@pytest.mark.slow
 def test_a_backfill_of_one_customer_goes_on_beside_its_runs_and_those_of_others(bench: Bench) -> None:
     customers(bench, "acme", "other")
     bench.sql(
@@ -326,6 +338,7 @@ def test_a_backfill_of_one_customer_goes_on_beside_its_runs_and_those_of_others(
     assert copied(bench, "acme") == copied(bench, "other") == [1, 2]
 
 
+@pytest.mark.slow
 def test_what_is_quarantined_is_of_a_customer_and_is_sent_again_for_it_alone(bench: Bench) -> None:
     customers(bench, "acme", "other")
     checks = [{"name": "no word", "column": "word", "not_null": True}]
@@ -344,6 +357,7 @@ def test_what_is_quarantined_is_of_a_customer_and_is_sent_again_for_it_alone(ben
     assert bench.client.purge_quarantine(f"{name}/other") == 1
 
 
+@pytest.mark.slow
 def test_rows_for_a_function_are_sent_again_in_the_types_that_they_had(bench: Bench) -> None:
     bench.sql("create table source_acme (id int, at timestamptz, price numeric(9,2), raw bytea, note text)")
     bench.sql(
@@ -363,6 +377,7 @@ def test_rows_for_a_function_are_sent_again_in_the_types_that_they_had(bench: Be
     assert bench.sql(types, "moved_acme") == bench.sql(types, "source_acme")
 
 
+@pytest.mark.slow
 def test_another_column_says_how_fresh_a_copy_is_from_the_moment_it_is_named(bench: Bench) -> None:
     bench.sql("create table source_acme (id int, made date, sold date)")
     bench.sql("insert into source_acme values (1, '2030-01-01', '2031-01-01')")
@@ -381,6 +396,7 @@ def test_another_column_says_how_fresh_a_copy_is_from_the_moment_it_is_named(ben
     assert (row.fresh_by, row.fresh_at.date().isoformat()) == ("sold", "2031-01-02")
 
 
+@pytest.mark.slow
 def test_children_of_one_client_ask_for_customers_side_by_side(bench: Bench) -> None:
     names = [f"c{number}" for number in range(6)]
     customers(bench, *names)
@@ -405,6 +421,7 @@ def test_children_of_one_client_ask_for_customers_side_by_side(bench: Bench) -> 
         assert bench.execute(each.id)["rows_out"] == 1
 
 
+@pytest.mark.slow
 def test_who_may_publish_asks_for_customers_and_changes_none(bench: Bench, connect: Connect) -> None:
     customers(bench, "acme")
     name = bench.make(SOURCE, SINK, **EACH)
@@ -441,6 +458,7 @@ def test_who_may_publish_asks_for_customers_and_changes_none(bench: Bench, conne
         bench.sql(f"drop owned by {role} cascade; drop role {role}")
 
 
+@pytest.mark.slow
 def test_a_client_of_another_process_sees_the_same_customers(bench: Bench) -> None:
     customers(bench, "acme")
     name = bench.make(SOURCE, SINK, **EACH)

@@ -58,6 +58,7 @@ def analyze(other: Other) -> None:
     other.sql(f"analyze {'table ' if other.kind == 'mariadb' else ''}orders")
 
 
+@pytest.mark.slow
 def test_a_whole_table_arrives_in_shares(bench: Bench, other: Other) -> None:
     orders(other)
     name = bench.make({**other.place, "table": "orders"}, {**MOVED, "mode": "replace"})
@@ -76,6 +77,7 @@ def test_a_whole_table_arrives_in_shares(bench: Bench, other: Other) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_upsert_of_a_whole_table_loses_what_is_missing(bench: Bench, other: Other) -> None:
     orders(other, 20)
     name = bench.make({**other.place, "table": "orders"}, {**UPSERTED, "missing": "delete"})
@@ -85,6 +87,7 @@ def test_an_upsert_of_a_whole_table_loses_what_is_missing(bench: Bench, other: O
     assert bench.sql("select count(*), max(id) from moved") == [(15, 15)]
 
 
+@pytest.mark.slow
 def test_a_cursor_brings_each_row_once(bench: Bench, other: Other) -> None:
     orders(other)
     name = bench.make({**other.place, "table": "orders", "cursor": "id"}, MOVED)
@@ -96,6 +99,7 @@ def test_a_cursor_brings_each_row_once(bench: Bench, other: Other) -> None:
     assert bench.client.list_pipelines(name)[0].state == {"cursor": "3005"}
 
 
+@pytest.mark.slow
 def test_a_lag_finds_what_was_committed_late(bench: Bench, other: Other) -> None:
     orders(other, 10)
     place = {**other.place, "table": "orders", "cursor": "changed_at"}
@@ -117,6 +121,7 @@ def test_a_lag_finds_what_was_committed_late(bench: Bench, other: Other) -> None
         bench.execute(bench.client.backfill_pipeline(name, {**range, "to": "' or ''='"}))
 
 
+@pytest.mark.slow
 def test_a_query_is_read_as_a_table_is(bench: Bench, other: Other) -> None:
     orders(other, 20)
     query = "select id, word as name from orders where id > 5"
@@ -125,6 +130,7 @@ def test_a_query_is_read_as_a_table_is(bench: Bench, other: Other) -> None:
     assert bench.sql("select min(id), max(name) from moved") == [(6, "w9")]
 
 
+@pytest.mark.slow
 def test_sql_columns_and_checks_see_its_rows(bench: Bench, other: Other) -> None:
     orders(other, 20)
     name = bench.make(
@@ -140,6 +146,7 @@ def test_sql_columns_and_checks_see_its_rows(bench: Bench, other: Other) -> None
     assert bench.run(name, {})["rows_out"] == 15
 
 
+@pytest.mark.slow
 def test_rows_arrive_in_a_table_that_is_made(bench: Bench, other: Other) -> None:
     bench.sql("create table source as select g as id, 'w' || g as word from generate_series(1, 3000) g")
     name = bench.make(SOURCE, {**other.place, "table": "moved"})
@@ -156,6 +163,7 @@ def test_rows_arrive_in_a_table_that_is_made(bench: Bench, other: Other) -> None
     assert other.one("select more from moved where id = 3001") == "8"
 
 
+@pytest.mark.slow
 def test_an_upsert_takes_the_newest_row_of_a_key(bench: Bench, other: Other) -> None:
     bench.sql("create table source (id int, word text, n int)")
     sink = {**other.place, "table": "moved", "mode": "upsert", "key": ["id"], "newest": "n"}
@@ -172,6 +180,7 @@ def test_an_upsert_takes_the_newest_row_of_a_key(bench: Bench, other: Other) -> 
     ]
 
 
+@pytest.mark.slow
 def test_an_upsert_without_newest_takes_the_last_row(bench: Bench, other: Other) -> None:
     other.sql("create table moved (id int, word varchar(20), own int default 4, unique (id))")
     bench.sql("create table source (id int, word text)")
@@ -200,6 +209,7 @@ TYPES = {
 }
 
 
+@pytest.mark.slow
 def test_values_come_back_as_they_went(bench: Bench, other: Other) -> None:
     chosen = ", ".join(f"{value} as {name}" for name, value in TYPES.items())
     bench.sql(f"create table source as select 1 as id, {chosen}; insert into source values (2)")
@@ -217,6 +227,7 @@ def test_values_come_back_as_they_went(bench: Bench, other: Other) -> None:
         assert bench.sql(f"select {same}, count(*) from source s join back b using (id)") == [(True, 2)], name
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_a_run_would_do(bench: Bench, other: Other) -> None:
     orders(other, 20)
     analyze(other)
@@ -234,6 +245,7 @@ def test_a_plan_says_what_a_run_would_do(bench: Bench, other: Other) -> None:
     assert (planned.reads, planned.rows, planned.makes_sink) == ("nothing is new", 0, False)
 
 
+@pytest.mark.slow
 def test_a_cursor_without_an_index_is_said_with_its_cost(
     bench: Bench, other: Other, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,6 +274,7 @@ def refused(bench: Bench, name: str, kind: type[Exception] = InvalidPipeline) ->
     return f"{error.message}: {error.hint}"
 
 
+@pytest.mark.slow
 def test_what_a_source_cannot_be_is_said(bench: Bench, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
     orders(other, 5)
     place = {**other.place, "table": "orders"}
@@ -292,6 +305,7 @@ def test_what_a_source_cannot_be_is_said(bench: Bench, other: Other, monkeypatch
     assert "cannot be reached" in refused(bench, bench.make(nowhere, MOVED), DatabaseFailed)
 
 
+@pytest.mark.slow
 def test_a_value_that_a_table_does_not_hold_goes_to_the_quarantine(bench: Bench, other: Other) -> None:
     other.sql("create table sold (id int, price numeric(5,2), word varchar(3))")
     bench.sql(
@@ -308,6 +322,7 @@ def test_a_value_that_a_table_does_not_hold_goes_to_the_quarantine(bench: Bench,
     }
 
 
+@pytest.mark.slow
 def test_a_table_that_is_to_be_there_is_not_made(bench: Bench, other: Other) -> None:
     bench.sql("create table source as select 1 as id")
     name = bench.make(SOURCE, {**other.place, "table": "sold"}, evolve="freeze")
@@ -319,6 +334,7 @@ def test_a_table_that_is_to_be_there_is_not_made(bench: Bench, other: Other) -> 
     assert other.sql("select id from sold") == [("1",)]
 
 
+@pytest.mark.slow
 def test_what_a_sink_cannot_take_is_said(bench: Bench, other: Other) -> None:
     bench.sql("create table source as select 1 as id, 'a word' as word")
     sink = {**other.place, "table": "moved", "mode": "upsert", "key": ["id"]}
@@ -364,6 +380,7 @@ def staged(sink: Any, other: Other, attempt: int, number: int = 1) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_of_two_attempts_at_the_same_time_one_is_taken(other: Other) -> None:
     token = is_expanded.set(True)
     try:

@@ -35,6 +35,7 @@ def other(other_server: Any) -> Other:
     return Other(other_server, f"shop_{next(_numbers)}")
 
 
+@pytest.mark.slow
 def test_columns_are_stamped_and_renamed_and_get_wider_types(bench: Bench, other: Other) -> None:
     bench.sql("create table source (id int, n int); insert into source values (1, 7)")
     sink = {**other.place, "table": "moved", "mode": "upsert", "key": ["id"]}
@@ -58,6 +59,7 @@ def test_columns_are_stamped_and_renamed_and_get_wider_types(bench: Bench, other
     assert other.tables() == ["moved", "trunq_mark"]
 
 
+@pytest.mark.slow
 def test_a_float_is_no_cursor_and_the_way_out_works(bench: Bench, other: Other) -> None:
     other.sql("create table orders (id int, x double precision)")
     other.sql("insert into orders values (1, 0.1), (2, 1e15)")
@@ -73,6 +75,7 @@ def test_a_float_is_no_cursor_and_the_way_out_works(bench: Bench, other: Other) 
     assert bench.run(name)["rows_out"] == 1
 
 
+@pytest.mark.slow
 def test_a_session_that_is_told_otherwise_is_strict_and_in_utc(bench: Bench, other: Other) -> None:
     if other.kind != "mariadb":
         pytest.skip("sessions of Postgres are strict")
@@ -95,6 +98,7 @@ def test_a_session_that_is_told_otherwise_is_strict_and_in_utc(bench: Bench, oth
     assert other.one("select count(*) from moved") == "1"
 
 
+@pytest.mark.slow
 def test_a_mark_that_is_not_written_fails_the_run_and_nothing_of_it_is_there(
     bench: Bench, other: Other
 ) -> None:
@@ -116,6 +120,7 @@ def test_a_mark_that_is_not_written_fails_the_run_and_nothing_of_it_is_there(
     assert other.sql("select id from moved order by id") == [("1",), ("2",)]
 
 
+@pytest.mark.slow
 def test_types_of_mariadb_do_not_widen_and_the_way_out_works(bench: Bench, other: Other) -> None:
     if other.kind != "mariadb":
         pytest.skip("those of Postgres do")

@@ -110,6 +110,7 @@ def strikes(frame: Any, context: Any) -> Any:
     return map_batches(frame, passed, frame.schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_runner_is_killed_at_each_point(bench: Bench, other: Other, case: tuple[str, str]) -> None:
     moving = Moving(bench, other, case[1])
@@ -121,6 +122,7 @@ def test_a_runner_is_killed_at_each_point(bench: Bench, other: Other, case: tupl
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_task_is_killed_while_it_stages(
     bench: Bench, other: Other, case: tuple[str, str], tmp_path: Path
@@ -134,6 +136,7 @@ def test_a_task_is_killed_while_it_stages(
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["marked", "committed"] if EVERY else ["marked"])
 @pytest.mark.parametrize("case", CASES[:1], ids="-".join)
 def test_the_java_process_is_killed_in_a_commit(
@@ -151,6 +154,7 @@ def test_the_java_process_is_killed_in_a_commit(
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES if EVERY else CASES[:1], ids="-".join)
 def test_a_runner_that_is_frozen_in_its_commit_keeps_others_no_longer_than_it_may(
     bench: Bench, other: Other, case: tuple[str, str]
@@ -163,6 +167,7 @@ def test_a_runner_that_is_frozen_in_its_commit_keeps_others_no_longer_than_it_ma
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:1], ids="-".join)
 def test_a_server_that_is_killed_has_what_it_committed(
     bench: Bench, other: Other, case: tuple[str, str]

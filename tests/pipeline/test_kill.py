@@ -159,6 +159,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_killed_at_each_point_every_row_arrives_once(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind)
@@ -169,6 +170,7 @@ def test_killed_at_each_point_every_row_arrives_once(bench: Bench, kind: str) ->
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_killed_at_random_every_row_arrives_once(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind)
@@ -192,6 +194,7 @@ def test_killed_at_random_every_row_arrives_once(bench: Bench, kind: str) -> Non
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 def test_a_message_that_died_leaves_no_hole(bench: Bench) -> None:
     moving = Moving(bench, "append")
     _, lost = moving.ask()

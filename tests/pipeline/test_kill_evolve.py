@@ -62,6 +62,7 @@ def check(bench: Bench, sink: str, name: str) -> None:
     assert bench.run(name) == {"outcome": "nothing new"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS[: some(5, 6)])
 @pytest.mark.parametrize("sink", SINKS)
 def test_killed_while_columns_change_every_row_arrives_or_is_kept_once(
@@ -79,6 +80,7 @@ def test_killed_while_columns_change_every_row_arrives_or_is_kept_once(
     check(bench, sink, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", SINKS)
 def test_one_who_is_frozen_while_it_changes_columns_keeps_nobody_from_the_table(
     bench: Bench, sink: str

@@ -51,6 +51,7 @@ def strike(path: Path, victim: str) -> dict[str, str]:
     return {"struck": str(path / "struck"), "victim": victim}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHOSEN)
 def test_a_task_is_killed_while_it_stages(bench: Bench, kind: str, tmp_path: Path) -> None:
     moving = Moving(bench, kind, **STRUCK)
@@ -62,6 +63,7 @@ def test_a_task_is_killed_while_it_stages(bench: Bench, kind: str, tmp_path: Pat
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHOSEN if EVERY else ["delta"])
 def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind, engine="spark")
@@ -73,6 +75,7 @@ def test_a_runner_is_killed_with_its_java_process(bench: Bench, kind: str) -> No
     moving.check_leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHOSEN if EVERY else ["append"])
 def test_the_java_process_is_killed_while_a_task_stages(bench: Bench, kind: str, tmp_path: Path) -> None:
     moving = Moving(bench, kind, **STRUCK)
@@ -130,6 +133,7 @@ SOURCES: Final[dict[str, Callable[[Bench, Path, str], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["task", "java"] if EVERY else ["task"])
 @pytest.mark.parametrize("format", SOURCES)
 def test_what_is_killed_after_it_has_read_a_source_reads_it_again(

@@ -54,6 +54,7 @@ def of(function: Any) -> dict[str, Any]:
     return {"format": "python", "function": f"{__name__}:{function.__name__}"}
 
 
+@pytest.mark.slow
 def test_a_task_reads_it_and_the_next_run_goes_on_where_it_stood(bench: Bench) -> None:
     name = bench.make(of(numbered), MOVED, **SQL)
     for _ in range(2):
@@ -64,6 +65,7 @@ def test_a_task_reads_it_and_the_next_run_goes_on_where_it_stood(bench: Bench) -
     assert len(bench.client.list_quarantine(name)) == 2
 
 
+@pytest.mark.slow
 def test_rows_that_are_all_kept_out_are_in_the_quarantine(bench: Bench) -> None:
     name = bench.make(of(refusing), MOVED, **SQL)
     done = bench.run(name)
@@ -71,6 +73,7 @@ def test_rows_that_are_all_kept_out_are_in_the_quarantine(bench: Bench) -> None:
     assert [row.reasons for row in bench.client.list_quarantine(name)] == [["as all"]]
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_killed_brings_each_row_once(bench: Bench, tmp_path: Path) -> None:
     name = bench.make(of(dying), MOVED, **SQL)
     done = bench.run(name, {"at": str(tmp_path / "died")})
@@ -79,6 +82,7 @@ def test_a_reader_that_is_killed_brings_each_row_once(bench: Bench, tmp_path: Pa
     assert bench.sql("select count(*), count(distinct id) from moved") == [(3000, 3000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [SQL, {"engine": "spark"}], ids=["sql", "engine"])
 def test_an_api_that_asks_a_task_to_wait_puts_the_message_off(
     bench: Bench, api: Server, tmp_path: Path, parts: dict[str, Any]

@@ -17,6 +17,7 @@ CHECK = {"name": "a", "holds": "b > 0"}
 DELTA = {"format": "delta", "path": "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
@@ -63,12 +64,14 @@ def test_mistakes_are_refused_by_name(parts: dict[str, Any], words: str) -> None
     assert ":secret@" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["A", "", "a b", 'a"b', "x" * 49, "1a"])
 def test_names_are_short_and_plain(name: str) -> None:
     with pytest.raises(InvalidPipeline, match="cannot be the name"):
         Pipeline(name, source=TABLE, sink=TABLE)
 
 
+@pytest.mark.slow
 def test_variables_are_expanded_when_it_is_run_and_kept_as_they_are_written() -> None:
     made = Pipeline("p", source={**TABLE, "dsn": "${SHOP}"}, sink={**TABLE, "table": "$${NOT}_${T}"})
     assert made.definition == {
@@ -81,6 +84,7 @@ def test_variables_are_expanded_when_it_is_run_and_kept_as_they_are_written() ->
         made.expanded({})
 
 
+@pytest.mark.slow
 def test_a_file_has_those_first_that_others_run_after_themselves(tmp_path: Path) -> None:
     part = "source = {format = 'table', table = 't'}\nsink = {format = 'table', table = 'u'}\n"
     file = tmp_path / "p.toml"
@@ -95,6 +99,7 @@ def test_a_file_has_those_first_that_others_run_after_themselves(tmp_path: Path)
             load(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -109,6 +114,7 @@ def test_spans_are_read_as_iso_and_as_words(text: Any, seconds: float) -> None:
     assert read_duration(write_duration(span)) == span
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "P", "PT", "10 10", "ten minutes", "1 month", "P1M", "-5s", -1, True, None]
 )

@@ -36,6 +36,7 @@ def rows(bench: Bench, kind: str, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(zip(*(found[name].to_pylist() for name in columns), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SINKS, "queue"])
 def test_a_row_whose_key_was_kept_out_may_be_deleted(bench: Bench, kind: str) -> None:
     bench.sql("create table source (id text primary key, word text)")
@@ -56,6 +57,7 @@ def test_a_row_whose_key_was_kept_out_may_be_deleted(bench: Bench, kind: str) ->
         assert rows(bench, kind, "id", "word") == [(1, "a")]
 
 
+@pytest.mark.slow
 def test_a_row_whose_key_does_not_fit_may_be_deleted(bench: Bench) -> None:
     bench.sql("create table source (id bigint primary key, word text)")
     bench.sql("create table copy (id integer primary key, word text)")
@@ -67,6 +69,7 @@ def test_a_row_whose_key_does_not_fit_may_be_deleted(bench: Bench) -> None:
     assert rows(bench, "table", "id", "word") == [(1, "c")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
@@ -93,6 +96,7 @@ def test_rows_that_are_sent_again_stand_for_no_others(bench: Bench, kind: str, m
     assert rows(bench, kind, "id", "word") == [(1, "a"), (2, None), (3, "c")], "as the hint says"
 
 
+@pytest.mark.slow
 def test_a_run_that_has_a_part_of_the_rows_stands_for_no_others_when_the_mode_has_changed(
     bench: Bench,
 ) -> None:
@@ -118,6 +122,7 @@ def test_a_run_that_has_a_part_of_the_rows_stands_for_no_others_when_the_mode_ha
     assert rows(bench, "table", "id") == [(1,), (2,)]
 
 
+@pytest.mark.slow
 def test_a_row_that_is_sent_again_after_its_column_was_renamed_has_its_value(bench: Bench) -> None:
     bench.sql("create table source (id int primary key, price text); create table copy (like source)")
     bench.sql("alter table copy add primary key (id), alter price type numeric(6,2) using null")
@@ -135,6 +140,7 @@ def test_a_row_that_is_sent_again_after_its_column_was_renamed_has_its_value(ben
     assert found == [(1, "1.000"), (2, "1.005"), (3, "3.000")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evolve", ["ignore", "freeze", {"columns": "quarantine"}])
 @pytest.mark.parametrize("mode", ["apply", "history"])
 def test_a_lake_gets_the_columns_that_its_sink_writes_itself(bench: Bench, mode: str, evolve: Any) -> None:
@@ -155,6 +161,7 @@ def test_a_lake_gets_the_columns_that_its_sink_writes_itself(bench: Bench, mode:
     assert [(id, gone is None) for id, gone in rows(bench, "delta", "id", column)] == [(1, False), (2, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "spark"])
 def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(
     bench: Bench, engine: str
@@ -169,6 +176,7 @@ def test_a_value_that_has_to_be_unique_may_go_from_a_deleted_row_to_another(
     assert rows(bench, "table", "id", "mail") == [(2, "bob"), (3, "ada")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_log_of_changes_says_that_its_table_was_truncated_whatever_checks_there_are(
     bench: Bench, kind: str
@@ -182,6 +190,7 @@ def test_a_log_of_changes_says_that_its_table_was_truncated_whatever_checks_ther
     assert rows(bench, kind, "_op") == [("snapshot",), ("truncate",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_log_of_changes_needs_no_key(bench: Bench, kind: str) -> None:
     bench.sql("create table source (id int primary key, word text); insert into source values (1, 'a')")
@@ -193,6 +202,7 @@ def test_a_log_of_changes_needs_no_key(bench: Bench, kind: str) -> None:
     assert rows(bench, kind, "_op", "word") == [("delete", "a"), ("snapshot", "a")]
 
 
+@pytest.mark.slow
 def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Bench) -> None:
     bench.sql(
         "create schema shop; create table shop.keyless (id int);"
@@ -207,6 +217,7 @@ def test_a_captured_table_without_a_key_stands_still_beside_the_others(bench: Be
     bench.run(f"{name}/shop.orders")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_row_that_each_whole_run_keeps_out_is_in_the_quarantine_once(bench: Bench, kind: str) -> None:
     bench.sql(
@@ -224,6 +235,7 @@ def test_a_row_that_each_whole_run_keeps_out_is_in_the_quarantine_once(bench: Be
     assert rows(bench, kind, "id") == [(1,), (2,)]
 
 
+@pytest.mark.slow
 def test_a_captured_table_that_was_dropped_and_made_again_is_told_at_once(bench: Bench) -> None:
     made = "create table source (id int primary key, word text);"
     bench.sql(f"{made} insert into source values (1, 'a')")

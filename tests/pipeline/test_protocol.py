@@ -63,6 +63,7 @@ class Meeting:
         assert self.bench.client.list_runs(self.pipeline)[0].rows_out == rows, at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_in_whatever_order_two_attempts_meet_the_sink_has_one_whole_and_the_state_is_its(
     bench: Bench, made: Callable[[str], str], kind: str
@@ -75,6 +76,7 @@ def test_in_whatever_order_two_attempts_meet_the_sink_has_one_whole_and_the_stat
         meeting.check(both, order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
     bench: Bench, made: Callable[[str], str], kind: str
@@ -103,6 +105,7 @@ def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
         meeting.check(both, round)
 
 
+@pytest.mark.slow
 def test_of_two_that_commit_a_later_run_one_waits_and_finds_it_taken(
     bench: Bench, made: Callable[[str], str]
 ) -> None:
@@ -131,6 +134,7 @@ def test_of_two_that_commit_a_later_run_one_waits_and_finds_it_taken(
     meeting.check(both, "second")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_cancelled_run_that_somebody_still_works_at_brings_nothing(
     bench: Bench, made: Callable[[str], str], kind: str
@@ -149,6 +153,7 @@ def test_a_cancelled_run_that_somebody_still_works_at_brings_nothing(
     assert [each.outcome for each in bench.client.list_runs(name)] == ["done", "cancelled"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "delta", "parquet"])
 def test_a_stage_that_a_crash_emptied_is_noticed(bench: Bench, made: Callable[[str], str], kind: str) -> None:
     opened, run = begin(bench, made(kind))
@@ -165,6 +170,7 @@ def test_a_stage_that_a_crash_emptied_is_noticed(bench: Bench, made: Callable[[s
     assert not [*Path("moved").glob("run-*")]
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_ahead_of_the_database_is_refused(bench: Bench) -> None:
     bench.sql("create table source (id int); insert into source values (1)")
     name = bench.make({"format": "table", "table": "source"}, {"format": "table", "table": "moved"})

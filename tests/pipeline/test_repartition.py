@@ -46,6 +46,7 @@ def partitions() -> list[str]:
     return list(DeltaTable("lake").metadata().partition_columns)
 
 
+@pytest.mark.slow
 def test_other_partitions_are_refused_and_the_way_out_rewrites_the_table(written: Bench) -> None:
     change(written, {**LAKE, "partition_by": ["shop"]})
     with pytest.raises(
@@ -68,6 +69,7 @@ def test_other_partitions_are_refused_and_the_way_out_rewrites_the_table(written
     assert (partitions(), ids()) == (["day", "shop"], [0, 1, 2, 3, 4, 5, 6])
 
 
+@pytest.mark.slow
 def test_a_rewrite_that_dies_before_its_entry_changes_nothing_and_is_done_by_the_next_attempt(
     written: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +96,7 @@ def _after(write: Any) -> Any:
     return and_die
 
 
+@pytest.mark.slow
 def test_a_row_that_another_writes_meanwhile_is_in_the_new_partitions(
     written: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +116,7 @@ def test_a_row_that_another_writes_meanwhile_is_in_the_new_partitions(
     assert all("shop=" in uri for uri in table.file_uris())
 
 
+@pytest.mark.slow
 def test_rows_that_were_staged_for_the_old_partitions_are_staged_again(
     written: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +137,7 @@ def test_rows_that_were_staged_for_the_old_partitions_are_staged_again(
     assert (partitions(), ids()) == (["shop"], sorted([0, 1, 2, 3, 4, 5] * 2))
 
 
+@pytest.mark.slow
 def test_only_delta_has_partitions_that_are_rewritten(written: Bench) -> None:
     with pytest.raises(
         InvalidPipeline, match="evolve rewrites partitions, and a sink of format 'parquet' has none"

@@ -107,6 +107,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_each_point_every_row_arrives_once(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
@@ -122,6 +123,7 @@ def test_killed_at_each_point_every_row_arrives_once(
 FROZEN = ("staging", "committing", "marked")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS if scope.ALL else ["s3 delta", "s3 parquet", "sftp parquet"])
 def test_one_who_was_frozen_while_others_took_its_run_changes_nothing(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
@@ -164,6 +166,7 @@ class Meeting:
 MEETING = ("s3 delta", "s3 parquet", "sftp parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MEETING)
 def test_in_whatever_order_two_attempts_meet_the_sink_has_one_whole(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
@@ -182,6 +185,7 @@ def test_in_whatever_order_two_attempts_meet_the_sink_has_one_whole(
         assert sorted(meeting.words()) == sorted(wanted), order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MEETING)
 def test_of_two_that_commit_at_once_one_is_in_the_sink(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
@@ -212,6 +216,7 @@ def test_of_two_that_commit_at_once_one_is_in_the_sink(
         assert len(meeting.words()) - before == {"A": 3, "B": 5}[state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MEETING)
 def test_a_cancelled_run_that_is_committed_late_brings_nothing(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
@@ -229,6 +234,7 @@ def test_a_cancelled_run_that_is_committed_late_brings_nothing(
     assert [run.outcome for run in bench.client.list_runs(meeting.pipeline)] == ["done", "cancelled"]
 
 
+@pytest.mark.slow
 def test_a_commit_whose_answer_is_lost_keeps_its_files_and_counts(
     bench: Bench, s3: S3Server, place: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +278,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files_and_counts(
     assert sorted(meeting.words()) == ["A", "B", "C"]
 
 
+@pytest.mark.slow
 def test_an_entry_that_comes_late_finds_its_files(
     bench: Bench, s3: S3Server, place: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +305,7 @@ def test_an_entry_that_comes_late_finds_its_files(
     assert meeting.words() == ["A"]
 
 
+@pytest.mark.slow
 def test_an_older_run_that_was_read_and_removed_is_not_published_again(
     bench: Bench, s3: S3Server, place: Callable[[str], str]
 ) -> None:
@@ -313,6 +321,7 @@ def test_an_older_run_that_was_read_and_removed_is_not_published_again(
     assert meeting.words() == ["B"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["s3 delta", "s3 delta upsert", "s3 parquet", "sftp parquet"])
 def test_a_stage_that_has_lost_a_file_is_noticed(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str, tmp_path: Path
@@ -333,6 +342,7 @@ def test_a_stage_that_has_lost_a_file_is_noticed(
         next(attempt.steps)()
 
 
+@pytest.mark.slow
 def test_an_address_that_is_no_url_is_where_the_table_and_its_files_are(
     bench: Bench, s3: S3Server, place: Callable[[str], str]
 ) -> None:
@@ -348,6 +358,7 @@ def test_an_address_that_is_no_url_is_where_the_table_and_its_files_are(
     assert table.to_pyarrow_table()["word"].to_pylist() == ["A"]
 
 
+@pytest.mark.slow
 def test_of_two_writers_of_one_table_no_commit_is_lost(
     bench: Bench, s3: S3Server, place: Callable[[str], str]
 ) -> None:
@@ -372,6 +383,7 @@ def test_of_two_writers_of_one_table_no_commit_is_lost(
     assert sorted(meeting.words()) == ["ours"] * (rounds + 1) + ["theirs"] * rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["s3 delta", "s3 parquet"])
 def test_a_server_that_is_away_for_a_while_delays_a_run(
     bench: Bench, s3: S3Server, place: Callable[[str], str], kind: str
@@ -390,6 +402,7 @@ def test_a_server_that_is_away_for_a_while_delays_a_run(
     moving.check("back")
 
 
+@pytest.mark.slow
 def test_an_sftp_server_that_dies_within_a_run_delays_it(
     bench: Bench, sftp: SftpServer, place: Callable[[str], str], s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +426,7 @@ def test_an_sftp_server_that_dies_within_a_run_delays_it(
     assert meeting.words() == ["A"]
 
 
+@pytest.mark.slow
 def test_a_run_that_an_sftp_server_renames_late_has_its_files(
     bench: Bench, sftp: SftpServer, place: Callable[[str], str], s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def source(s3: S3Server, path: str, format: str = "csv", **more: Any) -> dict[st
     return {"format": format, "path": path, "storage": s3.storage, "settled": "0 s", **more}
 
 
+@pytest.mark.slow
 def test_files_of_a_bucket_are_read_once_and_new_ones_by_the_next_run(bench: Bench, s3: S3Server) -> None:
     bucket = s3.bucket()
     s3.write(f"{bucket}/in/2030/a.csv", CSV)
@@ -53,6 +54,7 @@ def test_files_of_a_bucket_are_read_once_and_new_ones_by_the_next_run(bench: Ben
     assert "a-secret-of-tests" not in kept
 
 
+@pytest.mark.slow
 def test_an_object_whose_name_cannot_be_read_is_told(bench: Bench, s3: S3Server) -> None:
     bucket = s3.bucket()
     url = f"{s3.url}/{split(bucket)[0].removeprefix('s3://')}/in//a.csv"
@@ -64,6 +66,7 @@ def test_an_object_whose_name_cannot_be_read_is_told(bench: Bench, s3: S3Server)
     assert "neither empty nor" in str(e.value.hint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_other_formats_are_read_from_a_bucket(
     bench: Bench, s3: S3Server, tmp_path: Path, format: str
@@ -80,6 +83,7 @@ def test_other_formats_are_read_from_a_bucket(
     assert done["rows_bad"] == (format == "json")
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_lately_waits_and_one_that_changes_under_a_run_is_refused(
     bench: Bench, s3: S3Server
 ) -> None:
@@ -96,6 +100,7 @@ def test_a_file_that_changed_lately_waits_and_one_that_changes_under_a_run_is_re
         bench.execute(message)
 
 
+@pytest.mark.slow
 def test_files_of_a_host_are_read_once_over_sftp(bench: Bench, sftp: SftpServer, tmp_path: Path) -> None:
     (tmp_path / "in" / "deep" / "deeper").mkdir(parents=True)
     for at, name in enumerate(("in/a.csv", "in/deep/b.csv", "in/deep/deeper/c.csv", "in/deep/d.txt")):
@@ -119,6 +124,7 @@ def test_files_of_a_host_are_read_once_over_sftp(bench: Bench, sftp: SftpServer,
     assert bench.execute(bench.client.run_pipeline(wrong))["outcome"] == "nothing new"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "path", "matches"),
     [
@@ -138,6 +144,7 @@ def test_patterns_match_as_those_of_a_directory(pattern: str, path: str, matches
     assert bool(re.fullmatch(_regex(pattern.split("/")), path)) is matches
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_there_leaves_its_connection_to_the_next(sftp: SftpServer, tmp_path: Path) -> None:
     address = sftp.address(tmp_path)
     storage = open_storage("a test", address, Storage.model_construct(**sftp.storage))

@@ -60,6 +60,7 @@ def google(tmp_path: Path) -> Iterator[Any]:
         server.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["s3", "gs"])
 def test_a_version_is_replaced_once(s3: S3Server, google: Any, kind: str) -> None:
     storage = google if kind == "gs" else s3.open(s3.bucket())

@@ -30,6 +30,7 @@ def bucket(s3: S3Server) -> str:
     return made
 
 
+@pytest.mark.slow
 def test_tasks_read_files_and_lookups_of_a_bucket_and_write_to_it(
     bench: Bench, s3: S3Server, bucket: str
 ) -> None:
@@ -51,6 +52,7 @@ def test_tasks_read_files_and_lookups_of_a_bucket_and_write_to_it(
     assert sorted(plain_rows(s3, f"{bucket}/parquet", "word")) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_tasks_read_and_write_over_sftp(bench: Bench, sftp: SftpServer, tmp_path: Path) -> None:
     for id in range(3):
         (tmp_path / f"{id}.csv").write_text(f"id\n{id}\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from pipeline.piping import Bench
 from tracing import Service, at, linked, told
 from trunq import Client
@@ -12,6 +14,7 @@ from trunq.pipeline.runner import Runner
 TABLE = {"format": "table", "table": "source"}
 
 
+@pytest.mark.slow
 def test_a_run_and_what_spark_does_for_it_are_spans_under_the_message(bench: Bench) -> None:
     service = Service()
     bench.sql("create table source as select generate_series(1, 5) as id")

@@ -228,6 +228,7 @@ def told_of_missing(work: Engine, ledger: Ledger) -> str:
     return "\n".join(told)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_or_doubled(stress: Stress, connect: Connect) -> None:
     work = Engine(connect(), "work")
