@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     """A row of `diagnose`. `queue` None: it is the database; `since` None: nobody knows.
 
     `severity`: error, messages are late, lost or at risk until somebody acts; warning; unseen, the role may
-    not look, and `hint` names the grant.
+    not look, or it was not looked at. `missing_grant`: the statement that shows it to the role.
     """
 
     area: str
@@ -37,6 +37,7 @@ class Finding(NamedTuple):
     finding: str
     hint: str
     since: datetime | None
+    missing_grant: str | None = None
 
     @property
     def session(self) -> tuple[int, datetime] | None:

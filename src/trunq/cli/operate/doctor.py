@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Final, get_args
 
@@ -18,7 +17,7 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
 from trunq.cli.ground.output import out, write, write_json
-from trunq.diagnosis import diagnose, disk_size
+from trunq.diagnosis import diagnose, disk_size, together
 from trunq.errors import InvalidArgument
 from trunq.record import Finding
 from trunq.word import Severity
@@ -35,7 +34,6 @@ EXAMPLES = (
     "trunq doctor --disk 200GB",
     "trunq doctor --watch",
 )
-_MAY_NOT: Final = re.compile(r"(role .+? may not look at) \w+: ")
 _ROUND: Final = 20
 """Queues that are looked at one by one each time with --watch: of more, others each minute."""
 
@@ -104,7 +102,7 @@ def code(found: Sequence[Finding]) -> int:
 
 
 def _shown(found: Sequence[Finding]) -> RenderableType:
-    order = sorted(_together(found), key=lambda row: list(_LOOK).index(row.severity))
+    order = sorted(together(found), key=lambda row: list(_LOOK).index(row.severity))
     lines = [line for row in order for line in _lines(row)]
     counts = Counter(row.severity for row in found)
     if any((row.area, row.severity) == ("database", "unseen") for row in found):
@@ -115,23 +113,6 @@ def _shown(found: Sequence[Finding]) -> RenderableType:
         said = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning")]
         lines.append(Text(", ".join(filter(None, said)), style="bold"))
     return Group(*lines)
-
-
-def _together(found: Sequence[Finding]) -> Iterator[Finding]:
-    """What one grant shows is one line."""
-    areas = defaultdict[tuple[str, str], dict[str, None]](dict)
-    for row in found:
-        if told := _MAY_NOT.match(row.finding):
-            areas[told[1], row.hint][row.area] = None
-    for row in found:
-        told = _MAY_NOT.match(row.finding)
-        them = areas.pop((told[1], row.hint), {}) if told else {row.area: None}
-        if told and len(them) > 1:
-            yield row._replace(
-                finding=f"{told[1]} {', '.join(them)}", hint=row.hint.replace("shows it", "shows them")
-            )
-        elif them:
-            yield row
 
 
 def _counted(number: int, what: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunq.diagnosis import together
 from trunq.record import Finding, Overview, Statistic, Status
 from trunq.web.database import ANSWER_WITHIN, PATIENT_WITHIN, Panel
 from trunq.web.page import Desk, text
@@ -214,4 +215,5 @@ async def show(desk: Desk, request: Request) -> Response:
         lines=[line(row) for row in rows[:SHOWN]],
         many=many,
         named=named,
+        unseen=[each for each in together(wrong.rows or []) if each.missing_grant is not None],
     )

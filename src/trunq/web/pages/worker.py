@@ -55,7 +55,7 @@ async def show(desk: Desk, request: Request) -> Response:
         "listing.html",
         title="Workers",
         lead="Which processes work, what each holds and handles, and what the leader does.",
-        findings=[each for each in wrong.rows or [] if each.area in AREAS],
+        findings=list(together(each for each in wrong.rows or [] if each.area in AREAS)),
         sections=[
             Section(
                 "Workers",

@@ -1,6 +1,6 @@
 -- What is wrong with this database, area by area, for `trunq doctor`. Each area is a function of its own with the columns of diagnose but the first;
 -- trunq._areas says which there are. Those about the server are in operate/server.sql. An area that fails leaves the others their turn: what the caller
--- may not see is named, with the grant that shows it. The comment of each says what is wrong, as the page about it does (tools/reference.py).
+-- may not see is named, with the grant that shows it (missing_grant; an area that knows of one by itself has that column, too). The comment of each says what is wrong, as the page about it does (tools/reference.py).
 --
 -- Limits are those at which somebody should act, far from what a healthy server shows: five minutes for a transaction, a gigabyte of WAL for a
 -- slot, 1.6 billion transactions (of 2.1) before Postgres refuses to write.
@@ -19,7 +19,9 @@ $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
 
 create or replace function trunq.diagnose(p_queues integer default 20, p_areas text[] default null)
-returns table (area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+returns table (
+  area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz, missing_grant text
+)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
@@ -38,17 +40,19 @@ begin
     null;  -- each area says so for itself
   end;
   for v_area in select a.area from trunq._areas() a where p_areas is null or a.area = any (p_areas) order by a.place loop
-    area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null;
+    area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null; missing_grant := null;
     begin
-      return query execute format('select %L, d.* from trunq.%I($1) d', v_area, '_diagnose_' || v_area) using v_queues;
+      return query execute format('select %L, d.severity, d.queue, d.subscription, d.finding, d.hint, d.since, to_jsonb(d)->>''missing_grant'' from trunq.%I($1) d',
+        v_area, '_diagnose_' || v_area) using v_queues;
       raise exception using errcode = 'TQ900';  -- gives its locks back
     exception
       when sqlstate 'TQ900' then
         null;
       when insufficient_privilege then
         finding := format('role %s may not look at %s: %s', quote_ident(current_user), v_area, sqlerrm);
-        hint := (select format('grant %I to %s shows it', r.rolname, quote_ident(current_user))
+        missing_grant := (select format('grant %I to %I', r.rolname, current_user)
           from pg_namespace n join pg_roles r on r.oid = n.nspowner where n.nspname = 'trunq');
+        hint := missing_grant || ' shows it';
         return next;
       when lock_not_available then
         finding := format('nobody looked at %s: an open transaction locks a table that it needs', v_area);
@@ -72,7 +76,7 @@ begin
 end $$;
 comment on function trunq.diagnose is
   'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, workers that say nothing and hold messages, handlers that fail, sessions in the way, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all. p_areas: these areas alone; leader, workers, failures and sessions are cheap, to be asked every few seconds.
-Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at). queue null: of the database. since null: Postgres does not say.
+Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, or it was not looked at). queue null: of the database. since null: Postgres does not say. missing_grant: the statement that shows it to this role; null: the role lacks none.
 Raises: TQ005.
 Locks: waiting 100 ms for each at most, and to the end of a look at one area.';
 
