@@ -45,7 +45,9 @@ with door as (
   from pg_proc p join pg_namespace n on n.oid = p.pronamespace
   where n.nspname = 'trunq_queue' and p.prosecdef and p.proname ~ '_(read|administer)$')
 select quote_ident(current_user), pg_has_role(r.oid, 'usage'),
-  format('grant %%I to %%I', r.rolname, current_user),
+  -- A member that does not inherit has been granted it.
+  format(case when pg_has_role(r.oid, 'member') then 'set role %%I' else 'grant %%I to %%I' end,
+    r.rolname, current_user),
   (select format('select trunq.grant_role(%%L, ''reader'', %%L)', w.queue, current_user)
    from (select %s::text as queue) w
    where exists (select from door d where d.name = w.queue || '_read')

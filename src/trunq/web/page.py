@@ -192,7 +192,7 @@ def _setting(value: Any) -> str:
 
 _COMMAND: Final = re.compile(
     r"""(?P<sql>(?:select|call)\s(?:trunq|pg)[\w.]*\((?:'[^']*'|[^()'])*\))"""
-    r"""|(?P<grant>\bgrant\s(?:\w+|"[^"]+")\sto\s(?:\w+|"[^"]+"))"""
+    r"""|(?P<grant>\b(?:grant\s(?:\w+|"[^"]+")\sto|set\srole)\s(?:\w+|"[^"]+"))"""
     r"""|(?:^|(?<=:\s))(?P<shell>trunq\s[^,;.]+)$"""
 )
 """Statements in a hint, and a command of the shell that is all of it or its end."""

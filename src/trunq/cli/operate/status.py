@@ -16,10 +16,11 @@ from trunq import Client, display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import in_shell
-from trunq.cli.ground.output import Row, out, write, write_csv, write_json
+from trunq.cli.ground.output import Row, err, out, write, write_csv, write_json
 from trunq.cli.ground.table import Column, draw, draw_under, fits
 from trunq.cli.keep.taker import behind
 from trunq.cli.operate.pause import words
+from trunq.cli.operate.role import unseen
 from trunq.record import Status, Stream
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
@@ -66,11 +67,13 @@ def status(
     behind the lakes are that take the history of a queue, and what else is wrong, such as a subscription
     that is about to lose messages.
     """
-    with client(database) as trunq:
+    with client(database, queue) as trunq:
         if json or csv:
             ticks = {(row.queue, row.subscription): row for row in trunq.list_streams(queue)}
             rows = [_with_ticks(row, ticks.get((row.queue, row.subscription))) for row in trunq.status(queue)]
             write_csv(rows) if csv else write_json(rows)
+            if dark := unseen(trunq, queue):
+                err.print(Text(dark))
         elif once or not out.is_terminal:
             write(_shown(trunq, queue))
         else:
@@ -89,7 +92,8 @@ def in_words(row: Status) -> str:
 
 def _shown(trunq: Client, queue: str | None) -> Group:
     rows = [row._asdict() for row in trunq.status(queue)]
-    table = _table(rows)
+    dark = unseen(trunq, queue)
+    table = [] if dark and not rows else [_table(rows)]
     unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
     warnings = (
         Text(f"! {row.warning}; {in_shell(row.hint)}", style="yellow") for row in trunq.list_warnings(queue)
@@ -99,7 +103,8 @@ def _shown(trunq: Client, queue: str | None) -> Group:
         for row in trunq.list_takers(queue)
     )
     streams = (Text(_standing(row), style="dim") for row in trunq.list_streams(queue))
-    return Group(*unled, table, *streams, *takers, *warnings)
+    last = [] if dark is None else [Text(dark, style="cyan")]
+    return Group(*unled, *table, *streams, *takers, *warnings, *last)
 
 
 def _standing(row: Stream) -> str:

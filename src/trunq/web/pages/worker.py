@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq import display
+from trunq.diagnosis import together
 from trunq.web.page import Act, Column, Desk, Section, Shown
 from trunq.web.pages.overview import findings
 

@@ -50,7 +50,7 @@ begin
         null;
       when insufficient_privilege then
         finding := format('role %s may not look at %s: %s', quote_ident(current_user), v_area, sqlerrm);
-        missing_grant := (select format('grant %I to %I', r.rolname, current_user)
+        missing_grant := (select format(case when pg_has_role(r.oid, 'member') then 'set role %I' else 'grant %I to %I' end, r.rolname, current_user)
           from pg_namespace n join pg_roles r on r.oid = n.nspowner where n.nspname = 'trunq');
         hint := missing_grant || ' shows it';
         return next;
