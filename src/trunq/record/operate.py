@@ -15,12 +15,16 @@ HOLDERS: Final = ("sessions", "bells", "transactions")
 
 
 class Warned(NamedTuple):
-    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue."""
+    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue.
+
+    `severity`: error, messages are lost or soon will be; or warning.
+    """
 
     queue: str
     subscription: str | None
     warning: str
     hint: str
+    severity: Severity
 
 
 class Finding(NamedTuple):

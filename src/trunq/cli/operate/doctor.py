@@ -35,7 +35,7 @@ EXAMPLES = (
     "trunq doctor --watch",
 )
 _ROUND: Final = 20
-"""Queues that are looked at one by one each time with --watch: of more, others each minute."""
+"""Queues that are looked at one by one each time with --watch: of more, the worst, and others each minute."""
 
 
 def _size(value: str) -> str:

@@ -93,6 +93,9 @@ def _row(row: Overview) -> Row:
         shown[name] = None if value is None else display.count(value, name in estimated)
     shown["in_per_second"] = _rate(row.published_per_second)
     shown["out_per_second"] = _rate(row.answered_per_second)
+    notes = ("messages lost" if row.lost_at else "", "paused" if row.paused else "")
+    if told := ", ".join(filter(None, notes)):
+        shown["subscription"] = f"{row.subscription} ({told})"
     shown["failed"] = None if row.failed_share is None else f"{row.failed_share:.0%}"
     return shown
 
