@@ -72,7 +72,7 @@ class Rights(NamedTuple):
     grant: str
     """The statement that gives it those."""
     as_reader: str | None
-    """The one that makes it a reader of the queue that was asked for; None: it is, or there is no such queue."""
+    """The one that makes it a reader of the queue that was asked for; None: it is, or there is none."""
     reads: bool
     """Whether it is reader or admin of any queue."""
 

@@ -147,6 +147,7 @@ def environment() -> Environment:
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
+        "counted": display.counted,
         "matching": display.matching,
     }
     made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}

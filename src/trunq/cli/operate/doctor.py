@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
@@ -110,13 +111,9 @@ def _shown(found: Sequence[Finding]) -> RenderableType:
     elif not counts["error"] and not counts["warning"]:
         lines.append(Text("All is well." if not found else "All that this role may see is well."))
     else:
-        said = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning")]
-        lines.append(Text(", ".join(filter(None, said)), style="bold"))
+        said = [display.counted(counts[each], each) for each in ("error", "warning") if counts[each]]
+        lines.append(Text(", ".join(said), style="bold"))
     return Group(*lines)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number > 1 else ''}" if number else ""
 
 
 def _lines(row: Finding) -> tuple[Text, Text]:

@@ -118,7 +118,8 @@ def unseen(trunq: Client, queue: str | None = None) -> str | None:
         many, seen = connection.execute(_SEEN).fetchone() or (0, 0)
     if seen == many:
         return f"? This role sees no warnings of the whole database: {held.grant} shows them"
+    sees = display.counted(seen, "queue") if seen else "no queue"
     return (
-        f"? This role sees {display.counted(seen, 'queue') if seen else 'no queue'} of {many:,}, and no warnings of"
-        f" the whole database: {held.grant} shows all, trunq role grant QUEUE reader {held.role} one queue more"
+        f"? This role sees {sees} of {many:,}, and no warnings of the whole database: {held.grant} shows all,"
+        f" trunq role grant QUEUE reader {held.role} one queue more"
     )

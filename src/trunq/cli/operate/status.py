@@ -28,8 +28,8 @@ COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead"
 """Numbers with their colours."""
 
 FEW, TOLD, SOME = 20, 10, 5
-"""So many subscriptions are in the order of their names, of more the worst come first; so many warnings of all
-queues are told; and so many lines of each kind, where a terminal has no room for all.
+"""So many subscriptions are in the order of their names, of more the worst come first; so many warnings are
+told of all queues; and so many lines of each kind, where a terminal has no room for all.
 """
 
 _AROUND = ("heading", "rule", "more rows", "more warnings", "foot")
@@ -129,8 +129,8 @@ def _shown(trunq: Client, queue: str | None, height: int | None = None) -> Group
 
 
 def _badness(row: Row) -> tuple[Any, ...]:
-    """Orders rows as trunq.overview does: who lost messages, then whose messages wait longest, then what died,
-    then what waits and is paused, then the others.
+    """Orders rows as trunq.overview does: who lost messages, then whose messages wait longest, then what
+    died, then what waits and is paused, then the others.
     """
     waits, is_paused = row["oldest_ready"], row["paused"]
     troubles = (row["lost_at"], waits and not is_paused, row["dead"] and not is_paused, waits or row["dead"])
