@@ -92,9 +92,7 @@ def rights(connection: psycopg.Connection[Any], queue: str | None = None) -> Rig
     return row and Rights(*row)
 
 
-async def async_rights(
-    connection: psycopg.AsyncConnection[Any], queue: str | None = None
-) -> Rights | None:
+async def async_rights(connection: psycopg.AsyncConnection[Any], queue: str | None = None) -> Rights | None:
     """As `rights`."""
     row = await (await connection.execute(_RIGHTS, (queue,))).fetchone()
     return row and Rights(*row)

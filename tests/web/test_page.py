@@ -23,7 +23,7 @@ from engine import Engine
 from granting import granting, me
 from trunq.web import app
 from trunq.web.page import hinted
-from trunq.web.pages import PAGES, message
+from trunq.web.pages import PAGES, message, overview
 from trunq.web.pages.dead import _look
 from waiting import wait_until
 
@@ -420,7 +420,9 @@ def test_each_page_names_the_grant_that_its_role_lacks_and_no_table_of_ours(
     as_reader = f"select trunq.grant_role('orders', 'reader', '{name}')"
     paths = [path.replace("{queue}", "orders").replace("{id:int}", "1") for path, _ in PAGES]
     paths = [path.replace("{subscription}", "default") for path in paths if ":path}" not in path]
-    told = {"/queues/orders/publish"} | ({"/dead", "/streams", "/queues/orders/lanes"} if right == "reader" else set())
+    told = {"/queues/orders/publish"} | (
+        {"/dead", "/streams", "/queues/orders/lanes"} if right == "reader" else set()
+    )
     try:
         with browse(make_conninfo(database, user=name)) as client:
             # The sentences of the overview come with the next look where they take long.
@@ -434,3 +436,23 @@ def test_each_page_names_the_grant_that_its_role_lacks_and_no_table_of_ours(
                     assert (as_reader in html.unescape(body)) == has_queue, path
     finally:
         connection.execute(f"drop owned by {name}; drop role {name}".encode())
+
+
+def test_the_overview_of_many_subscriptions_shows_the_worst_first_and_says_what_it_looked_at(
+    connection: psycopg.Connection[Any], database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "LOOKED_AT", 1)
+    Engine(connection, "calm").create()
+    busy = Engine(connection, "busy").create()
+    for n in range(20):
+        busy.ask("subscribe", subscription=f"s{n:02}")
+    busy.publish()
+    for n in range(19):
+        busy.drain(f"s{n:02}")
+    busy.drain()
+    with browse(database) as client:
+        told = "1 of 2 queues were looked at one by one, those in trouble first"
+        text = wait_until(lambda: told in (said := seen(client, "/")) and said)
+    rows = re.findall(r"(?:busy|calm) / (s\d\d|default)", text)
+    assert len(rows) == 22
+    assert rows[:3] == ["s19", "default", "s00"]

@@ -52,7 +52,6 @@ select set_config('transaction_read_only', case when pg_is_in_recovery() then 'o
 """
 
 
-
 class Refused(Exception):
     """The role may not look; the text says what shows it."""
 

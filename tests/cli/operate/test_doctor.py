@@ -138,8 +138,9 @@ def test_a_diagnosis_of_another_version_with_other_columns_is_told(database: str
             connection.execute("drop function trunq.diagnose(integer, text[])")
             connection.execute(
                 "create function trunq.diagnose(integer) returns table (area text, severity text, queue text,"
-                " subscription text, finding text, hint text, since timestamptz, tomorrow text) language sql as"
-                " $$ select 'leader', 'error', null, null, 'nobody leads', 'trunq leader', null::timestamptz, '' $$"
+                " subscription text, finding text, hint text, since timestamptz, tomorrow text)"
+                " language sql as $$ select 'leader', 'error', null, null, 'nobody leads', 'trunq leader',"
+                " null::timestamptz, '' $$"
             )
             assert [row.finding for row in diagnose(database) if row.area == "leader"] == ["nobody leads"]
         finally:

@@ -62,8 +62,8 @@ def test_the_status_of_a_reader_of_one_queue_says_what_it_sees_and_which_grant_s
     assert "bills" not in shown.said
     assert "a secret" not in shown.said
     told = (
-        f"? This role sees 1 queue of 2, and no warnings of the whole database: grant {owner} to {ada} shows all,"
-        f" trunq role grant QUEUE reader {ada} one queue more"
+        "? This role sees 1 queue of 2, and no warnings of the whole database:"
+        f" grant {owner} to {ada} shows all, trunq role grant QUEUE reader {ada} one queue more"
     )
     assert shown.said.endswith(told)
     listed = trunq("status", "--json", *hers)

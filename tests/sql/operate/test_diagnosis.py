@@ -421,7 +421,7 @@ def test_of_many_queues_some_are_looked_at_each_minute_and_all_on_demand(dba: Co
             (some,) = (row for row in rows if row.area == "queues")
             assert some.severity == "unseen"
             assert re.match(
-                r"[12] of 5 queues were looked at one by one, those in trouble first: others follow each minute",
+                r"[12] of 5 queues were looked at one by one, those in trouble first: others follow each",
                 some.finding,
             )
             told.append(tuple(str(row.queue) for row in rows if row.area == "structure"))
