@@ -101,6 +101,19 @@ def test_of_many_warnings_the_status_tells_ten_and_how_many_there_are(
     assert done.out.endswith("22 warnings in all, the worst first: trunq doctor\n")
 
 
+def test_lines_of_the_doctor_stand_under_their_beginning(
+    client: Client, database: str, tmp_path: Path
+) -> None:
+    client.create_queue("mail")
+    client.pause_queue("mail")
+    client.publish("mail", 1)
+    _, shown = at_a_terminal("doctor", columns=60, directory=tmp_path, TRUNQ_DSN=database)
+    lines = plain(shown).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("! warning subscription"))
+    assert re.match(r" {10}\S", lines[first + 1]), shown
+    assert lines[first + 3] == "    trunq queue resume mail", shown
+
+
 def test_what_is_piped_has_all_columns_unless_columns_says_otherwise(
     busy: Client, database: str, tmp_path: Path
 ) -> None:

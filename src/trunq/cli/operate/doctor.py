@@ -119,4 +119,11 @@ def _shown(found: Sequence[Finding]) -> RenderableType:
 def _lines(row: Finding) -> tuple[Text, Text]:
     symbol, style = _LOOK[row.severity]
     head = Text(f"{symbol} {row.severity:<7} ", style=style)
-    return head + Text(in_shell(row.finding), style=""), Text(f"    {in_shell(row.hint)}", style="dim")
+    hint = Text("    ") + _under(Text(in_shell(row.hint), style="dim"), 4)
+    return head + _under(Text(in_shell(row.finding)), len(head)), hint
+
+
+def _under(text: Text, column: int) -> Text:
+    """A text that begins in a column, and whose other lines do."""
+    lines = text.wrap(out, max(20, out.width - column))
+    return Text("\n" + " " * column).join(lines)
