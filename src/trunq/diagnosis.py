@@ -7,9 +7,10 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import psycopg
@@ -37,16 +38,92 @@ PROGRAM: Final = {
 }
 """The areas that a program alone can look at."""
 
-GRANT: Final = """
-select format('grant %I to %I', r.rolname, current_user)
+# Whoever connects may ask the catalog, and nothing else: a role without rights calls no function of trunq.
+_RIGHTS: Final = """
+with door as (
+  select p.proname as name, has_function_privilege(p.oid, 'execute') as is_open
+  from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+  where n.nspname = 'trunq_queue' and p.prosecdef and p.proname ~ '_(read|administer)$')
+select quote_ident(current_user), pg_has_role(r.oid, 'usage'),
+  -- A member that does not inherit has been granted it.
+  format(case when pg_has_role(r.oid, 'member') then 'set role %%I' else 'grant %%I to %%I' end,
+    r.rolname, current_user),
+  (select format('select trunq.grant_role(%%L, ''reader'', %%L)', w.queue, current_user)
+   from (select %s::text as queue) w
+   where exists (select from door d where d.name = w.queue || '_read')
+     and not exists (
+       select from door d where d.is_open and d.name in (w.queue || '_read', w.queue || '_administer'))),
+  exists (select from door d where d.is_open)
 from pg_namespace n join pg_roles r on r.oid = n.nspowner where n.nspname = 'trunq'
 """
-"""What shows all to a role that may not look; whoever connects may ask."""
 
 _SIZE: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?)\s*(bytes|[kMGTP]?B|)\s*", re.IGNORECASE)
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb", "pb"))}
 
 _LOCAL: Final = ("", "localhost", "127.0.0.1", "::1")
+
+
+class Rights(NamedTuple):
+    """What the role of a connection may see, by the catalog, and which grant shows it the rest."""
+
+    role: str
+    owns: bool
+    """Whether it has the rights of the owner of trunq, who sees all."""
+    grant: str
+    """The statement that gives it those."""
+    as_reader: str | None
+    """The one that makes it a reader of the queue that was asked for; None: it is, or there is none."""
+    reads: bool
+    """Whether it is reader or admin of any queue."""
+
+    @property
+    def way_out(self) -> str:
+        """What shows the role what it may not see."""
+        if self.as_reader is not None:
+            return f"{self.grant} shows all, {self.as_reader} what a reader of the queue sees"
+        if not self.reads:
+            return f"{self.grant} shows all, trunq.grant_role as reader what is in one queue"
+        return f"{self.grant} shows it"
+
+
+def rights(connection: psycopg.Connection[Any], queue: str | None = None) -> Rights | None:
+    """What the role of a connection may see; None: there is no trunq in this database."""
+    row = connection.execute(_RIGHTS, (queue,)).fetchone()
+    return row and Rights(*row)
+
+
+async def async_rights(connection: psycopg.AsyncConnection[Any], queue: str | None = None) -> Rights | None:
+    """As `rights`."""
+    row = await (await connection.execute(_RIGHTS, (queue,))).fetchone()
+    return row and Rights(*row)
+
+
+def refusal(error: psycopg.Error, held: Rights | None, what: str = "look") -> str:
+    """Why a role may not do what it asked for, and what helps, in one sentence: that of the function that
+    refused, where it says what helps.
+    """
+    said, hint = error.diag.message_primary or first_line(error), error.diag.message_hint
+    if hint is not None or held is None:
+        return said if hint is None else f"{said}: {hint}"
+    return f"this role may not {what}: {held.way_out}"
+
+
+def together(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings, of which those that one grant shows are one."""
+    rows = list(found)
+    areas = defaultdict[str, dict[str, None]](dict)
+    for row in rows:
+        if row.missing_grant is not None:
+            areas[row.missing_grant][row.area] = None
+    for row in rows:
+        them = {} if row.missing_grant is None else areas.pop(row.missing_grant, None)
+        if them is None:
+            continue  # told with the first of them
+        if len(them) > 1:
+            told = f"this role may not look at {', '.join(them)}"
+            yield row._replace(finding=told, hint=f"{row.missing_grant} shows them")
+        else:
+            yield row
 
 
 def diagnose(
@@ -93,10 +170,12 @@ def _safely(
     try:
         return list(look())
     except psycopg.errors.InsufficientPrivilege as error:
-        (who,) = connection.execute("select quote_ident(current_user)").fetchone() or ("",)
-        (grant,) = connection.execute(GRANT).fetchone() or ("a grant of the owner of trunq",)
-        finding = f"role {who} may not look at {area}: {first_line(error)}"
-        return [_finding(area, "unseen", finding, f"{grant} shows it")]
+        held = rights(connection)
+        if held is None:
+            return [_finding(area, "unseen", f"this role may not look at {area}: {first_line(error)}", "")]
+        finding = f"role {held.role} may not look at {area}: {first_line(error)}"
+        told = _finding(area, "unseen", finding, f"{held.grant} shows it")
+        return [told._replace(missing_grant=held.grant)]
     except psycopg.Error as error:
         hint = error.diag.message_hint or "the log of the server may say more"
         return [_finding(area, "error", f"the look at {area} failed: {first_line(error)}", hint)]
@@ -114,8 +193,12 @@ def _database(connection: psycopg.Connection, queues: int, disk: str | None) -> 
             disk = _disk_beside(connection)
         if disk is not None:
             connection.execute("select set_config('trunq.disk_size', %s, true)", (disk,))
-        rows = connection.execute("select * from trunq.diagnose(%s)", (queues,)).fetchall()
-    yield from (Finding(*row) for row in rows)
+        looked = connection.execute("select * from trunq.diagnose(%s)", (queues,))
+        # A database of another version tells other columns.
+        names = [column.name for column in looked.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in looked]
+    for told in rows:
+        yield Finding(**{name: value for name, value in told.items() if name in Finding._fields})
 
 
 def _disk_beside(connection: psycopg.Connection) -> str | None:

@@ -99,6 +99,11 @@ def count(number: int, is_estimate: bool) -> str:
     return f"{'~' if is_estimate else ''}{number:,}"
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number of things: 1 queue, 2 queues, 1,000 queues; `many` where that is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def matching(filter: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
     """What a sweep is about besides its queue and subscription; `hidden`: parts that nobody is to see."""
     veiled = {"error", "fingerprint"} if "error" in hidden else set()

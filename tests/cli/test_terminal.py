@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
+from rich.console import Console
 
 from shelling import Shell, at_a_terminal, start
 from trunq import Client
 from trunq.cli.ground import completion
+from trunq.cli.operate.status import _shown
 
 ESCAPE = "\x1b["
 LONG = "invoices_of_the_european_branch"
@@ -53,6 +57,61 @@ def test_status_fits_the_terminal_and_breaks_no_name(
     assert len(kept) >= {40: 2, 60: 4, 80: 7, 120: 7}[columns]
     said = " ".join(plain(shown).split())
     assert (f"No room for: {', '.join(numbers[len(kept) :])}." in said) == (kept != numbers)
+
+
+@pytest.fixture
+def many(client: Client) -> Client:
+    """Two dozen subscriptions, the last two of which wait for somebody."""
+    client.create_queue("mail")
+    client.elect("ada")
+    names = [f"s{n:02}" for n in range(22)]
+    for name in names:
+        client.subscribe("mail", name)
+    client.publish("mail", 1)
+    for name in ("default", *names[:-2]):
+        held = client.lease("mail", name, "postman", 1)
+        client.ack("mail", name, held[0].lease_id, held[0].token, [held[0].id])
+    client.pause_subscription("mail", names[-2])
+    return client
+
+
+def test_of_many_subscriptions_the_status_tells_the_worst_first(many: Client, trunq: Shell) -> None:
+    said = [line.split()[1] for line in trunq("status", "--once").out.splitlines() if line.startswith("mail")]
+    assert said == ["s21", "s20", "default", *(f"s{n:02}" for n in range(20))]
+
+
+def test_a_status_that_does_not_fit_says_how_much_is_left_out(many: Client) -> None:
+    console = Console(width=100, height=20, file=io.StringIO())
+    console.print(_shown(many, None, console.height))
+    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(told) < 20
+    shown = [line.split()[1] for line in told if line.startswith("mail")]
+    assert shown[:2] == ["s21", "s20"]
+    assert f"{23 - len(shown)} subscriptions more: trunq status --once" in told
+
+
+def test_of_many_warnings_the_status_tells_ten_and_how_many_there_are(
+    many: Client, trunq: Shell, database: str
+) -> None:
+    many.publish("mail", 2)
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute(f"alter database {session.info.dbname} set trunq.clock_offset = '600 s'".encode())
+    done = trunq("status", "--once")
+    assert sum(line.startswith("! nobody has read") for line in done.out.splitlines()) == 10, done.out
+    assert done.out.endswith("22 warnings in all, the worst first: trunq doctor\n")
+
+
+def test_lines_of_the_doctor_stand_under_their_beginning(
+    client: Client, database: str, tmp_path: Path
+) -> None:
+    client.create_queue("mail")
+    client.pause_queue("mail")
+    client.publish("mail", 1)
+    _, shown = at_a_terminal("doctor", columns=60, directory=tmp_path, TRUNQ_DSN=database)
+    lines = plain(shown).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("! warning subscription"))
+    assert re.match(r" {10}\S", lines[first + 1]), shown
+    assert lines[first + 3] == "    trunq queue resume mail", shown
 
 
 def test_what_is_piped_has_all_columns_unless_columns_says_otherwise(

@@ -23,7 +23,7 @@ from engine import Engine
 from granting import granting, me
 from trunq.web import app
 from trunq.web.page import hinted
-from trunq.web.pages import PAGES, message
+from trunq.web.pages import PAGES, message, overview
 from trunq.web.pages.dead import _look
 from waiting import wait_until
 
@@ -402,3 +402,57 @@ def test_a_list_whose_database_is_away_is_a_page_that_says_so(address: str) -> N
     with browse("postgresql://127.0.0.1:1/nothing") as client:
         answer = client.get(address)
     assert (answer.status_code, "Nothing to show" in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize("right", ["nothing", "usage on schema trunq", "reader"])
+def test_each_page_names_the_grant_that_its_role_lacks_and_no_table_of_ours(
+    database: str, connection: psycopg.Connection[Any], right: str
+) -> None:
+    for queue in ("orders", "bills"):
+        shop(connection, queue)
+    name = next(new_names("onlooker"))
+    connection.execute(f"create role {name} login".encode())
+    if right == "reader":
+        call(connection, "grant_role", role="reader", queue="bills", grantee=name)
+    elif right != "nothing":
+        connection.execute(f"grant {right} to {name}".encode())
+    grant = f"grant {connection.info.user} to {name}"
+    as_reader = f"select trunq.grant_role('orders', 'reader', '{name}')"
+    paths = [path.replace("{queue}", "orders").replace("{id:int}", "1") for path, _ in PAGES]
+    paths = [path.replace("{subscription}", "default") for path in paths if ":path}" not in path]
+    told = {"/queues/orders/publish"} | (
+        {"/dead", "/streams", "/queues/orders/lanes"} if right == "reader" else set()
+    )
+    try:
+        with browse(make_conninfo(database, user=name)) as client:
+            # The sentences of the overview come with the next look where they take long.
+            wait_until(lambda: grant in client.get("/").text)
+            for path in paths:
+                body = client.get(path).text
+                assert "permission denied for" not in body.lower(), path
+                if path not in told:
+                    assert f"<code>{grant}</code>" in body, path
+                    has_queue = path.startswith("/queues/")
+                    assert (as_reader in html.unescape(body)) == has_queue, path
+    finally:
+        connection.execute(f"drop owned by {name}; drop role {name}".encode())
+
+
+def test_the_overview_of_many_subscriptions_shows_the_worst_first_and_says_what_it_looked_at(
+    connection: psycopg.Connection[Any], database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "LOOKED_AT", 1)
+    Engine(connection, "calm").create()
+    busy = Engine(connection, "busy").create()
+    for n in range(20):
+        busy.ask("subscribe", subscription=f"s{n:02}")
+    busy.publish()
+    for n in range(19):
+        busy.drain(f"s{n:02}")
+    busy.drain()
+    with browse(database) as client:
+        told = "1 of 2 queues were looked at one by one, those in trouble first"
+        text = wait_until(lambda: told in (said := seen(client, "/")) and said)
+    rows = re.findall(r"(?:busy|calm) / (s\d\d|default)", text)
+    assert len(rows) == 22
+    assert rows[:3] == ["s19", "default", "s00"]

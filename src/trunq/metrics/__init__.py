@@ -23,7 +23,7 @@ from trunq.client._async import AsyncClient
 from trunq.connection._async.execute import execute
 from trunq.connection.backoff import first_line
 from trunq.connection.outage import Said
-from trunq.diagnosis import GRANT
+from trunq.diagnosis import async_rights
 from trunq.errors import InvalidArgument
 from trunq.metrics.figure import FIGURE, OF_SIZES, Known, Total, families
 from trunq.record import LatestSample
@@ -131,8 +131,8 @@ async def look(client: AsyncClient, connection: AsyncConnection[Any], *, sizes: 
 
 async def refused(connection: AsyncConnection[Any]) -> Known:
     """What a role knows that may not look: the grant that it lacks."""
-    row = await (await connection.execute(GRANT)).fetchone()
-    return Known([], [], [], row and row[0], is_seen=False)
+    held = await async_rights(connection)
+    return Known([], [], [], held and held.grant, is_seen=False)
 
 
 def refusal(known: Known) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
+from trunq import display
 from trunq.pipeline.definition.need import is_there
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Size, Source
@@ -82,7 +83,7 @@ def _smaller(size: Size, settings: Pipelines) -> str:
 
 
 def _about(found: int, unit: str) -> str:
-    return f"about {found:,} {unit.removesuffix('s') if found == 1 else unit}"
+    return f"about {display.counted(found, unit.removesuffix('s'))}"
 
 
 def _compared(size: Size) -> list[tuple[int | None, str, str]]:

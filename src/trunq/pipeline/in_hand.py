@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
-from trunq import Message
+from trunq import Message, display
 from trunq.pipeline.run import Executor
 
 log = logging.getLogger("trunq.pipeline")
@@ -37,8 +37,7 @@ class InHand:
         """Runs that still go on stop where they are, as soon as they hear of it."""
         self.is_given_up = True
         if count := len(self.runs):
-            runs = "a run" if count == 1 else f"{count} runs"
-            log.warning("giving up what runs, to go on elsewhere: %s", runs)
+            log.warning("giving up what runs, to go on elsewhere: %s", display.counted(count, "run"))
         for lost in list(self.runs):
             lost.set()
 

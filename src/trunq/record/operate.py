@@ -15,19 +15,23 @@ HOLDERS: Final = ("sessions", "bells", "transactions")
 
 
 class Warned(NamedTuple):
-    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue."""
+    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue.
+
+    `severity`: error, messages are lost or soon will be; or warning.
+    """
 
     queue: str
     subscription: str | None
     warning: str
     hint: str
+    severity: Severity
 
 
 class Finding(NamedTuple):
     """A row of `diagnose`. `queue` None: it is the database; `since` None: nobody knows.
 
     `severity`: error, messages are late, lost or at risk until somebody acts; warning; unseen, the role may
-    not look, and `hint` names the grant.
+    not look, or it was not looked at. `missing_grant`: the statement that shows it to the role.
     """
 
     area: str
@@ -37,6 +41,7 @@ class Finding(NamedTuple):
     finding: str
     hint: str
     since: datetime | None
+    missing_grant: str | None = None
 
     @property
     def session(self) -> tuple[int, datetime] | None:

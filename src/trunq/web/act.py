@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from trunq.display import counted
 from trunq.errors import InvalidArgument
 from trunq.record.operate import HOLDERS
 from trunq.web import sweeping
@@ -349,16 +350,15 @@ async def _again(call: Call, queue: str, here: Any, chosen: dict[str, str]) -> s
     if len(places) != 2:
         return ""
     n = places[1] - places[0]
-    return (
-        f"About {n:,} messages will be handed out again. " if n >= 0 else f"About {-n:,} will be left out. "
-    )
+    what = "will be handed out again" if n >= 0 else "will be left out"
+    return f"About {counted(abs(n), 'message')} {what}. "
 
 
 async def free_worker(call: Call) -> str:
     """End the leases of a worker."""
     worker = call.need("worker")
     n = await call.client.free_worker(worker, connection=call.connection)
-    return f"{n:,} lease{'' if n == 1 else 's'} of {worker} ended"
+    return f"{counted(n, 'lease')} of {worker} ended"
 
 
 async def ask_free_worker(call: Call) -> Question:

@@ -25,7 +25,7 @@ from trunq.connection.backoff import first_line
 from trunq.errors import ClusterChanged, InvalidArgument, TrunqError
 from trunq.explanation import explain
 from trunq.web import act, metric
-from trunq.web.database import ANSWER_WITHIN, CONNECTIONS, UNTIL, Database
+from trunq.web.database import ANSWER_WITHIN, CONNECTIONS, QUEUE, UNTIL, Database
 from trunq.web.guard import COOKIE, METRICS, Entry, Guard, Who, root_of, ticket
 from trunq.web.page import HERE, HIDEABLE, Desk, environment
 from trunq.web.pages import PAGES
@@ -95,6 +95,7 @@ def _routes(desk: Desk, entry: Entry) -> list[BaseRoute]:
     def route(path: str, view: View, *methods: str) -> Route:
         async def endpoint(request: Request) -> Response:
             UNTIL.set(time.monotonic() + ANSWER_WITHIN)
+            QUEUE.set(request.path_params.get("queue"))
             return await view(desk, request)
 
         return Route(path, endpoint, methods=list(methods or ("GET",)))
@@ -176,7 +177,10 @@ def _refusals(desk: Desk) -> dict[Any, Any]:
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            return said(request, error, 403, "Not allowed")
+            what = "look" if request.method == "GET" else "do that"
+            QUEUE.set(request.path_params.get("queue"))
+            told = await desk.database.refusal(error, what)
+            return desk.page(request, "sorry.html", title="Not allowed", why=told, hint=None, code=403)
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             found = explain(error)
             assert found is not None

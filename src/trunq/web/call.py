@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq.client._async import AsyncClient
+from trunq.display import counted
 from trunq.errors import InvalidArgument
 from trunq.web.page import Given, text
 from trunq.web.pages.dead import filter_of
@@ -52,7 +53,7 @@ class Question:
 
 def messages(n: int, what: str = "") -> str:
     """So many messages, in words."""
-    return f"{n:,} {what}message{'' if n == 1 else 's'}"
+    return counted(n, f"{what}message")
 
 
 def parsed(name: str, value: str | None) -> Any:

@@ -19,6 +19,7 @@ from psycopg_pool import PoolTimeout
 
 from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
+from trunq.diagnosis import async_rights, refusal
 from trunq.record.look import LOOKED_TO
 
 CONNECTIONS: Final = 4
@@ -33,8 +34,8 @@ LEAST_WAIT: Final = 0.05
 """For a look when they are over; it goes on, and the page has it the next time."""
 UNTIL: ContextVar[float] = ContextVar("until")
 """Until when the page waits that is being made."""
-MAY_NOT: Final = "this role may not look"
-"""So begins why there is no answer for a role that lacks a right."""
+QUEUE: ContextVar[str | None] = ContextVar("queue", default=None)
+"""The queue that the page is about which is being made."""
 FRESH_FOR: Final = 1.0
 """Seconds for which an answer is given to others who ask the same."""
 PAUSES: Final = 20
@@ -50,6 +51,11 @@ select set_config('transaction_read_only', case when pg_is_in_recovery() then 'o
   set_config('trunq.who', %s, true), set_config('TimeZone', 'UTC', true), trunq.clock()
 """
 
+
+class Refused(Exception):
+    """The role may not look; the text says what shows it."""
+
+
 T = TypeVar("T")
 Ask = Callable[[AsyncConnection[Any]], Awaitable[T]]
 
@@ -61,6 +67,8 @@ class Panel(Generic[T]):
     rows: T | None
     why: str | None = None
     age: float = 0.0
+    is_refused: bool = False
+    """Whether the role lacks a right; `why` names the grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +167,19 @@ class Database:
         try:
             async with asyncio.timeout(max(LEAST_WAIT, min(wait_for, UNTIL.get(now + ANSWER_WITHIN) - now))):
                 rows: T = await self._ask_once(key, ask, within)
-        except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege, TimeoutError) as error:
+        except (psycopg.OperationalError, Refused, TimeoutError) as error:
+            is_refused = isinstance(error, Refused)
             if known is None:
-                return Panel(None, _why(error))
+                return Panel(None, _why(error), is_refused=is_refused)
             if isinstance(error, TimeoutError) and known[0] > now - meanwhile_for:
                 return Panel(known[1])
-            return Panel(known[1], _why(error), time.monotonic() - known[0])
+            return Panel(known[1], _why(error), time.monotonic() - known[0], is_refused)
         return Panel(rows)
+
+    async def refusal(self, error: psycopg.Error, what: str = "look") -> str:
+        """Why the role may not do what it was asked for, and the grant that it lacks."""
+        async with self.client.transaction() as connection:
+            return refusal(error, await async_rights(connection, QUEUE.get()), what)
 
     def forget(self) -> None:
         """Have all be asked anew: something was changed. What there was stays, in case no answer comes."""
@@ -197,8 +211,11 @@ class Database:
 
     async def _ask(self, key: object, ask: Ask[T], within: str) -> T:
         asked_at = time.monotonic()
-        async with self.reading(within) as connection:
-            rows = await ask(connection)
+        try:
+            async with self.reading(within) as connection:
+                rows = await ask(connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise Refused(await self.refusal(error)) from error
         self._known[key] = (asked_at, rows)
         self._took[key] = time.monotonic() - asked_at
         self._known.move_to_end(key)
@@ -219,7 +236,7 @@ def _why(error: BaseException) -> str:
             return "all connections of this page are busy"
         case psycopg.errors.LockNotAvailable():
             return "somebody holds a lock that this look waits for"
-        case psycopg.errors.InsufficientPrivilege():
-            return f"{MAY_NOT}: {first_line(error)}"
+        case Refused():
+            return str(error)
         case _:
             return f"the database is away: {first_line(error)}"

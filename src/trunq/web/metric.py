@@ -13,7 +13,6 @@ from trunq.connection.outage import Said
 from trunq.errors import InvalidArgument
 from trunq.metrics import look, page_of, refusal, refused
 from trunq.metrics.figure import OF_SIZES, Known
-from trunq.web.database import MAY_NOT
 from trunq.web.page import Desk
 
 log = logging.getLogger("trunq.web")
@@ -43,7 +42,7 @@ async def show(desk: Desk, request: Request) -> Response:
     name, known = now.rows or ("default", None)
     if now.why is not None:
         known = None
-        if now.why.startswith(MAY_NOT):
+        if now.is_refused:
             # Not even the clock, which each look asks first.
             async with client.transaction() as connection:
                 name, known = connection.info.dbname, await refused(connection)

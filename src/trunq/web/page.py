@@ -141,11 +141,13 @@ def environment() -> Environment:
         "setting": _setting,
         "exact": _exact,
         "hint": hinted,
+        "typed": typed,
         "in_utc": lambda text: _OFFSET.sub(r"\1 UTC", text),
         "clock": lambda time: f"{time.astimezone(UTC):%H:%M:%S.%f}"[:12],
         "first_line": lambda text: str(text or "").partition("\n")[0],
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
+        "counted": display.counted,
         "matching": display.matching,
     }
     made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}
@@ -191,6 +193,7 @@ def _setting(value: Any) -> str:
 
 _COMMAND: Final = re.compile(
     r"""(?P<sql>(?:select|call)\s(?:trunq|pg)[\w.]*\((?:'[^']*'|[^()'])*\))"""
+    r"""|(?P<grant>\b(?:grant\s(?:\w+|"[^"]+")\sto|set\srole)\s(?:\w+|"[^"]+"))"""
     r"""|(?:^|(?<=:\s))(?P<shell>trunq\s[^,;.]+)$"""
 )
 """Statements in a hint, and a command of the shell that is all of it or its end."""
@@ -199,7 +202,11 @@ _COMMAND: Final = re.compile(
 def hinted(text: str | None) -> Markup:
     """A hint as a sentence, with what is to be typed set apart."""
     text = text or ""
-    said = text if text.startswith(("trunq ", "select ")) else text[:1].upper() + text[1:]
+    return typed(text if text.startswith(("trunq ", "select ", "grant ")) else text[:1].upper() + text[1:])
+
+
+def typed(said: str) -> Markup:
+    """A text with what is to be typed set apart."""
     shown, at = Markup(""), 0
     for found in _COMMAND.finditer(said):
         shown += escape(said[at : found.start()]) + Markup("<code>{}</code>").format(found[0])

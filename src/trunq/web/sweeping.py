@@ -10,6 +10,7 @@ from typing import Any, Final, cast, get_args
 import psycopg
 
 from trunq.connection.backoff import first_line
+from trunq.display import counted
 from trunq.errors import InvalidArgument, TrunqError
 from trunq.web.call import Call, Question, messages
 from trunq.web.database import Database, Turns
@@ -97,7 +98,7 @@ async def ask_group(call: Call) -> Question:
     least = "at least " if any(row.looked_to is not None for row in newest) else ""
     then = "Nothing brings them back." if act == "purge" else "They run again, from their first attempt."
     queues = sorted(row.queue for row in mine)
-    where = queues[0] if len(queues) == 1 else f"{len(queues):,} queues"
+    where = queues[0] if len(queues) == 1 else counted(len(queues), "queue")
     return Question(
         f"{act.capitalize()} {least}{messages(n, 'dead ')} of {where} with fingerprint {fingerprint}? {then}"
         f" What died after this count stays. {GOES_ON}",
@@ -138,7 +139,7 @@ async def start(call: Call) -> str:
         )
         call.started.append((queue, id))
     if several:
-        return f"Sweeps of {len(several):,} queues {act} what they counted"
+        return f"Sweeps of {counted(len(several), 'queue')} {act} what they counted"
     return f"Sweep {call.started[0][1]} of {call.started[0][0]} goes on by itself"
 
 

@@ -126,9 +126,26 @@ def test_a_role_without_rights_is_told_the_grant_once(
             done = shell("doctor", "--dsn", make_conninfo(database, user="stranger"))
         finally:
             connection.execute("drop owned by stranger; drop role stranger")
-    assert done.said.startswith(f"? unseen role stranger may not look at {areas}")
+    assert done.said.startswith(f"? unseen this role may not look at {areas}")
     assert done.said.count(f"grant {owner} to stranger shows them") == 1
     assert done.said.endswith(end)
+
+
+def test_a_diagnosis_of_another_version_with_other_columns_is_told(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        body = fetch(connection, "select pg_get_functiondef('trunq.diagnose(integer,text[])'::regprocedure)")
+        try:
+            connection.execute("drop function trunq.diagnose(integer, text[])")
+            connection.execute(
+                "create function trunq.diagnose(integer) returns table (area text, severity text, queue text,"
+                " subscription text, finding text, hint text, since timestamptz, tomorrow text)"
+                " language sql as $$ select 'leader', 'error', null, null, 'nobody leads', 'trunq leader',"
+                " null::timestamptz, '' $$"
+            )
+            assert [row.finding for row in diagnose(database) if row.area == "leader"] == ["nobody leads"]
+        finally:
+            connection.execute("drop function if exists trunq.diagnose(integer)")
+            connection.execute(body.encode())
 
 
 @needs_pgbouncer

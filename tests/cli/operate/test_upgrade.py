@@ -20,7 +20,7 @@ def test_a_dry_run_says_what_it_would_do_and_lock_and_changes_nothing(
         session.execute("drop trigger keep on trunq_log.mail")
     said = trunq("db", "upgrade", "--dry-run").said
     assert "Then 2 queues, each in a transaction of its own" in said
-    assert "1 logs get a trigger; their publishers wait for it, up to 200 ms at a time: mail" in said
+    assert "1 log gets a trigger; publishers wait for it, up to 200 ms at a time: mail" in said
     assert "Nothing was changed." in said
     assert trunq("db", "upgrade", "--dry-run", "--json").json == {
         "before": install.newest(),
@@ -89,7 +89,7 @@ def test_a_repair_says_what_it_put_back_and_a_dry_run_what_it_would(
     assert [row.kind for row in client.list_defects("mail")] == ["index", "trigger"]
     done = trunq("db", "upgrade", "--repair").said
     assert f"Repaired: {index}." in done
-    assert "2 defects of queues were repaired." in done
+    assert "2 defects were repaired." in done
     assert client.list_defects() == []
     assert "there is nothing to repair" in trunq("db", "upgrade", "--dry-run", "--repair").said
     assert trunq("db", "upgrade", "--repair", "--json").json["repaired"] == []
@@ -105,7 +105,7 @@ def test_a_dry_run_tells_what_is_repaired_after_the_upgrade_too(
     would = trunq("db", "upgrade", "--dry-run", "--repair").said
     assert "trunq_log.mail has no index USING btree (txid, id): is put back" in would
     assert "has no trigger" not in would, "the upgrade makes it"
-    assert "1 logs get a trigger" in would
+    assert "1 log gets a trigger" in would
     assert len(client.list_defects()) == 2
-    assert "1 defects of queues were repaired." in trunq("db", "upgrade", "--repair").said
+    assert "1 defect was repaired." in trunq("db", "upgrade", "--repair").said
     assert client.list_defects() == []

@@ -15,7 +15,7 @@ def test_a_stream_is_moved_and_its_mover_told_of(trunq: Shell, client: Client) -
     moving = ("stream", "move", "sales", "rest", "--once", "--split", "pattern", *maps)
     refused = trunq(*moving)
     assert (refused.status, 'no queue "rest"' in refused.said, "--create" in refused.said) == (1, True, True)
-    assert trunq(*moving, "--create").out == "Mover to_rest of sales moved 3 messages in 1 batches.\n"
+    assert trunq(*moving, "--create").out == "Mover to_rest of sales moved 3 messages in 1 batch.\n"
     counts = {row.queue: row.ready for row in client.status() if row.queue != "sales"}
     assert counts == {"mails": 2, "rest": 0, "shop_eu": 1}
     assert trunq(*moving, "--kind", "mail", "--json").json["messages"] == 0

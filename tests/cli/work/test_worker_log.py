@@ -170,7 +170,7 @@ def test_a_second_worker_of_one_name_and_the_first_say_what_happened(worker: Wor
     assert first.stdout.readline() == "hanging\n"
     second = worker("--name", "clerk")
     assert told_by(second, "took back") == (
-        "took back a lease of mail/default from a former worker clerk; "
+        "took back 1 lease of mail/default from a former worker clerk; "
         "if it still runs, each needs a name of its own"
     )
     assert told_by(first, "lost the lease").startswith(

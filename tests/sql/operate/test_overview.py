@@ -49,7 +49,7 @@ def test_the_worst_come_first_and_it_says_how_many_there_are(work: Engine) -> No
     assert (worst.subscription, worst.subscriptions) == ("old", 4)
     work.ask("pause_subscription", subscription="old")
     sample_at(work, 10)
-    assert overview(work)[-1].subscription == "old"
+    assert [row.subscription for row in overview(work)] == ["young", "old", "calm", "default"]
 
 
 def test_rates_are_those_of_the_last_minute(work: Engine) -> None:

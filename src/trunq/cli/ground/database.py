@@ -11,9 +11,11 @@ import psycopg
 
 from trunq import Client, install, settings
 from trunq import embedded as embedding
-from trunq.cli.ground.failure import Mistake
+from trunq.cli.ground.failure import Mistake, in_shell
 from trunq.cli.ground.option import EMBEDDED_DIRECTORY, Database
-from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble
+from trunq.connection.backoff import first_line
+from trunq.diagnosis import rights
+from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble, sentence
 from trunq.record.look import LOOKED_TO
 
 
@@ -43,10 +45,27 @@ def address(named: Database) -> Iterator[str]:
 
 
 @contextmanager
-def client(named: Database) -> Iterator[Client]:
-    """A client of the database that the options or the settings name."""
+def client(named: Database, queue: str | None = None) -> Iterator[Client]:
+    """A client of the database that the options or the settings name; `queue`: the one that is looked at."""
     with address(named) as database, Client(database, max_connections=2) as connected:
-        yield connected
+        try:
+            yield connected
+        except psycopg.errors.InsufficientPrivilege as error:
+            if error.diag.message_hint is not None:
+                raise
+            raise Mistake(_may_not(connected, error, queue)) from error
+
+
+def _may_not(connected: Client, error: psycopg.Error, queue: str | None) -> str:
+    """What the role lacks for a command, and which grants give it that."""
+    with connected.transaction() as connection:
+        held = rights(connection, queue)
+    if held is not None and queue is not None:
+        return f"This role may not look at queue {queue}: {in_shell(held.way_out)}."
+    said = sentence(first_line(error))
+    if held is None:
+        return said
+    return f"{said} The role lacks a right: {held.grant} gives it all, trunq role grant those to one queue."
 
 
 def looked_to(connection: psycopg.Connection[Any]) -> int | None:

@@ -69,6 +69,14 @@ def in_shell(text: str) -> str:
     text = re.sub(
         r"select trunq\.resume_subscription\('(\w+)', '([^']+)'\)", r"trunq subscription resume \1 \2", text
     )
+    text = re.sub(
+        r"select trunq\.resume_lane\('(\w+)', '([^']+)', '([^' ]+)'\)",
+        r"trunq lane resume \1 \3 --subscription \2",
+        text,
+    )
+    text = re.sub(
+        r"select trunq\.grant_role\('(\w+)', '(\w+)', '([\w.@-]+)'\)", r"trunq role grant \1 \2 \3", text
+    )
     text = re.sub(r"select trunq\.end_session\((\d+), '[^']+'\)", r"trunq session end \1", text)
     text = re.sub(r"(?:select )?trunq\.accept_loss\('(\w+)', '([^']+)'\)", r"trunq stream accept \1 \2", text)
     text = re.sub(r"select \* from trunq\.list_losses\('(\w+)'\)", r"trunq stream losses \1", text)

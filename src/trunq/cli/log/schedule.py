@@ -377,7 +377,7 @@ def sync(
     for change in changes:
         say(f"Schedule {{name}} {change.change}.", name=change.schedule)
     if not changes:
-        say("Nothing was to be changed: {number} schedules.", number=len(wanted))
+        say("Nothing was to be changed: {schedules}.", schedules=display.counted(len(wanted), "schedule"))
 
 
 @option.verb(app, "fill", "trunq schedule fill")
@@ -392,7 +392,7 @@ def fill(*, database: option.Database, json: option.Json = False) -> None:
     if json:
         write_json({"schedules": number})
     else:
-        say("Computed the times of {number} schedules.", number=number)
+        say("Computed the times of {schedules}.", schedules=display.counted(number, "schedule"))
 
 
 @option.verb(app, "delete", "trunq schedule delete nightly")

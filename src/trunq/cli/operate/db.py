@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from trunq import display
 from trunq import install as installer
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address, client
@@ -277,8 +278,9 @@ def _tell(change: Change, json: bool, repaired: list[Defect] | None = None) -> N
     else:
         say("Schema {after} is there and up to date.", after=change.after)
     if change.queues:
-        say("{queues} queues were brought up to date.", queues=change.queues)
+        say("{queues} brought up to date.", queues=display.counted(change.queues, "queue was", "queues were"))
     if repaired is not None:
-        say("{count} defects of queues were repaired.", count=len(repaired))
+        count = len(repaired)
+        say("{defects} repaired.", defects=display.counted(count, "defect was", "defects were"))
     for facade in change.facades:
         say("The API of {facade} is there, over the same queues.", facade=facade)

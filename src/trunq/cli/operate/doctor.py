@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Final, get_args
 
@@ -14,11 +13,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import in_shell
 from trunq.cli.ground.output import out, write, write_json
-from trunq.diagnosis import diagnose, disk_size
+from trunq.diagnosis import diagnose, disk_size, together
 from trunq.errors import InvalidArgument
 from trunq.record import Finding
 from trunq.word import Severity
@@ -35,9 +35,8 @@ EXAMPLES = (
     "trunq doctor --disk 200GB",
     "trunq doctor --watch",
 )
-_MAY_NOT: Final = re.compile(r"(role .+? may not look at) \w+: ")
 _ROUND: Final = 20
-"""Queues that are looked at one by one each time with --watch: of more, others each minute."""
+"""Queues that are looked at one by one each time with --watch: of more, the worst, and others each minute."""
 
 
 def _size(value: str) -> str:
@@ -104,7 +103,7 @@ def code(found: Sequence[Finding]) -> int:
 
 
 def _shown(found: Sequence[Finding]) -> RenderableType:
-    order = sorted(_together(found), key=lambda row: list(_LOOK).index(row.severity))
+    order = sorted(together(found), key=lambda row: list(_LOOK).index(row.severity))
     lines = [line for row in order for line in _lines(row)]
     counts = Counter(row.severity for row in found)
     if any((row.area, row.severity) == ("database", "unseen") for row in found):
@@ -112,33 +111,19 @@ def _shown(found: Sequence[Finding]) -> RenderableType:
     elif not counts["error"] and not counts["warning"]:
         lines.append(Text("All is well." if not found else "All that this role may see is well."))
     else:
-        said = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning")]
-        lines.append(Text(", ".join(filter(None, said)), style="bold"))
+        said = [display.counted(counts[each], each) for each in ("error", "warning") if counts[each]]
+        lines.append(Text(", ".join(said), style="bold"))
     return Group(*lines)
-
-
-def _together(found: Sequence[Finding]) -> Iterator[Finding]:
-    """What one grant shows is one line."""
-    areas = defaultdict[tuple[str, str], dict[str, None]](dict)
-    for row in found:
-        if told := _MAY_NOT.match(row.finding):
-            areas[told[1], row.hint][row.area] = None
-    for row in found:
-        told = _MAY_NOT.match(row.finding)
-        them = areas.pop((told[1], row.hint), {}) if told else {row.area: None}
-        if told and len(them) > 1:
-            yield row._replace(
-                finding=f"{told[1]} {', '.join(them)}", hint=row.hint.replace("shows it", "shows them")
-            )
-        elif them:
-            yield row
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number > 1 else ''}" if number else ""
 
 
 def _lines(row: Finding) -> tuple[Text, Text]:
     symbol, style = _LOOK[row.severity]
     head = Text(f"{symbol} {row.severity:<7} ", style=style)
-    return head + Text(in_shell(row.finding), style=""), Text(f"    {in_shell(row.hint)}", style="dim")
+    hint = Text("    ") + _under(Text(in_shell(row.hint), style="dim"), 4)
+    return head + _under(Text(in_shell(row.finding)), len(head)), hint
+
+
+def _under(text: Text, column: int) -> Text:
+    """A text that begins in a column, and whose other lines do."""
+    lines = text.wrap(out, max(20, out.width - column))
+    return Text("\n" + " " * column).join(lines)

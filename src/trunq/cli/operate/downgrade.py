@@ -8,6 +8,7 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
+from trunq import display
 from trunq import downgrade as engine
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import err, say, write_json
@@ -44,7 +45,7 @@ def list_losses(found: Plan) -> None:
 
 
 def _describe(loss: Loss) -> str:
-    rows = f"{loss.rows:,} {'row' if loss.rows == 1 else 'rows'}"
+    rows = display.counted(loss.rows, "row")
     if not loss.columns:
         return f"{loss.table}: {rows}"
     return f"{', '.join(loss.columns)} of {loss.table}: {rows} with a value"

@@ -10,7 +10,8 @@ from rich.text import Text
 from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
-from trunq.cli.ground.output import Row, out, write_rows
+from trunq.cli.ground.output import Row, err, out, write_rows
+from trunq.cli.operate.role import unseen
 from trunq.record import Overview
 
 COLUMNS = (
@@ -44,10 +45,15 @@ def overview(
         sampled_at = trunq.sampled_at()
         now = trunq.clock()
         rows = trunq.overview(limit)
+        dark = unseen(trunq)
     if not json and not csv and (said := stopped(sampled_at, now)):
         out.print(Text(said, style="bold yellow"))
     shown = [_row(row) for row in rows] if not json and not csv else [row._asdict() for row in rows]
-    write_rows(shown, COLUMNS, json, "There is no queue yet. Create one with: trunq queue create NAME", csv)
+    none = "There is no queue yet. Create one with: trunq queue create NAME"
+    if shown or dark is None or json or csv:
+        write_rows(shown, COLUMNS, json, none, csv)
+    if dark is not None:
+        (err if json or csv else out).print(Text(dark, style="cyan"))
     if not json and not csv and rows and rows[0].subscriptions > len(rows):
         out.print(f"{rows[0].subscriptions - len(rows):,} more: --limit {rows[0].subscriptions}")
 
@@ -68,6 +74,9 @@ def _row(row: Overview) -> Row:
         shown[name] = None if value is None else display.count(value, name in estimated)
     shown["in_per_second"] = _rate(row.published_per_second)
     shown["out_per_second"] = _rate(row.answered_per_second)
+    notes = ("messages lost" if row.lost_at else "", "paused" if row.paused else "")
+    if told := ", ".join(filter(None, notes)):
+        shown["subscription"] = f"{row.subscription} ({told})"
     shown["failed"] = None if row.failed_share is None else f"{row.failed_share:.0%}"
     return shown
 

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from trunq import Client, display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.output import say, write_json, write_rows
+from trunq.diagnosis import rights
 from trunq.word import RoleName
 
 app = option.noun(
@@ -18,6 +20,11 @@ app = option.noun(
     "trunq role list orders",
     "trunq role revoke orders publisher shop_web",
 )
+
+_SEEN = """
+select count(*), count(*) filter (where trunq._door(q.name, trunq._doors_to('status')) is not null)
+from trunq.queue q
+"""
 
 COLUMNS = ("queue", "role", "grantee", "payload")
 
@@ -100,3 +107,19 @@ def list_roles(
     with client(database) as trunq:
         rows = [role._asdict() for role in trunq.list_roles(queue)]
     write_rows(rows, COLUMNS, json, "No roles are granted.")
+
+
+def unseen(trunq: Client, queue: str | None = None) -> str | None:
+    """What the role does not see, and which grant shows it; None: it sees all."""
+    with trunq.transaction() as connection:
+        held = rights(connection)
+        if held is None or held.owns or queue is not None:
+            return None
+        many, seen = connection.execute(_SEEN).fetchone() or (0, 0)
+    if seen == many:
+        return f"? This role sees no warnings of the whole database: {held.grant} shows them"
+    sees = display.counted(seen, "queue") if seen else "no queue"
+    return (
+        f"? This role sees {sees} of {many:,}, and no warnings of the whole database: {held.grant} shows all,"
+        f" trunq role grant QUEUE reader {held.role} one queue more"
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -16,14 +17,22 @@ from trunq import Client, display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import in_shell
-from trunq.cli.ground.output import Row, out, write, write_csv, write_json
+from trunq.cli.ground.output import Row, err, out, write, write_csv, write_json
 from trunq.cli.ground.table import Column, draw, draw_under, fits
 from trunq.cli.keep.taker import behind
 from trunq.cli.operate.pause import words
-from trunq.record import Status, Stream
+from trunq.cli.operate.role import unseen
+from trunq.record import Status, Stream, Warned
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
 """Numbers with their colours."""
+
+FEW, TOLD, SOME = 20, 10, 5
+"""So many subscriptions are in the order of their names, of more the worst come first; so many warnings are
+told of all queues; and so many lines of each kind, where a terminal has no room for all.
+"""
+
+_AROUND = ("heading", "rule", "more rows", "more warnings", "foot")
 
 UNLED = (
     "! No leader runs, so nothing delayed or retried runs, and nothing that a dead worker held."
@@ -58,7 +67,8 @@ def status(
     """Show each subscription of each queue in a line, live. Ctrl-C ends it.
 
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. oldest is how
-    long the first ready message has waited, done is how many were answered within the last minute. `~`
+    long the first ready message has waited, done is how many were answered within the last minute. Of more
+    than 20 subscriptions the worst come first, and of what does not fit a terminal, it says how much. `~`
     marks an estimate: numbers are exact up to 1,000. Beside the name it says when a subscription is
     paused, lost messages, or has parked ones (they are among the delayed).
 
@@ -66,17 +76,19 @@ def status(
     behind the lakes are that take the history of a queue, and what else is wrong, such as a subscription
     that is about to lose messages.
     """
-    with client(database) as trunq:
+    with client(database, queue) as trunq:
         if json or csv:
             ticks = {(row.queue, row.subscription): row for row in trunq.list_streams(queue)}
             rows = [_with_ticks(row, ticks.get((row.queue, row.subscription))) for row in trunq.status(queue)]
             write_csv(rows) if csv else write_json(rows)
+            if dark := unseen(trunq, queue):
+                err.print(Text(dark))
         elif once or not out.is_terminal:
             write(_shown(trunq, queue))
         else:
             with Live(console=out, screen=False, auto_refresh=False, transient=False) as live:
                 while True:
-                    live.update(Group(_shown(trunq, queue), _foot()), refresh=True)
+                    live.update(Group(_shown(trunq, queue, out.height), _foot()), refresh=True)
                     time.sleep(every)
 
 
@@ -87,19 +99,59 @@ def in_words(row: Status) -> str:
     )
 
 
-def _shown(trunq: Client, queue: str | None) -> Group:
+def _shown(trunq: Client, queue: str | None, height: int | None = None) -> Group:
+    """All there is to say; where that is more than so many lines, the worst of it."""
     rows = [row._asdict() for row in trunq.status(queue)]
-    table = _table(rows)
-    unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
-    warnings = (
-        Text(f"! {row.warning}; {in_shell(row.hint)}", style="yellow") for row in trunq.list_warnings(queue)
-    )
-    takers = (
+    warnings = trunq.list_warnings(queue)
+    streams = [Text(_standing(row), style="dim") for row in trunq.list_streams(queue)]
+    takers = [
         Text(f"{row.taker} takes the history of {row.queue}: {behind(row._asdict())}", style="dim")
         for row in trunq.list_takers(queue)
-    )
-    streams = (Text(_standing(row), style="dim") for row in trunq.list_streams(queue))
-    return Group(*unled, table, *streams, *takers, *warnings)
+    ]
+    unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
+    dark = unseen(trunq, queue)
+    last = [] if dark is None else [Text(dark, style="cyan")]
+    if len(rows) > FEW:
+        # With few of them, who looks every day finds each at its place.
+        rows.sort(key=_badness)
+    told = warnings[: TOLD if queue is None else None]
+    room = len(rows)
+    around = len(unled) + len(last) + len(_AROUND)
+    if height is not None and around + room + len(streams) + len(takers) + 3 * len(told) > height:
+        streams, takers, told = streams[:SOME], takers[:SOME], told[:SOME]
+        room = max(SOME, height - around - len(streams) - len(takers) - len(told))
+    table = [] if dark and not rows else [_table(rows[:room])]
+    if len(rows) > room:
+        table.append(Text(f"{display.counted(len(rows) - room, 'subscription')} more: trunq status --once"))
+    is_cut = len(told) < len(warnings)
+    lines = (_warning(row, cut=height is not None and is_cut) for row in told)
+    return Group(*unled, *table, *streams, *takers, *lines, *_sum(warnings, is_cut), *last)
+
+
+def _badness(row: Row) -> tuple[Any, ...]:
+    """Orders rows as trunq.overview does: who lost messages, then whose messages wait longest, then what
+    died, then what waits and is paused, then the others.
+    """
+    waits, is_paused = row["oldest_ready"], row["paused"]
+    troubles = (row["lost_at"], waits and not is_paused, row["dead"] and not is_paused, waits or row["dead"])
+    found = next((place for place, trouble in enumerate(troubles) if trouble), len(troubles))
+    return (found, -(waits or timedelta(0)), -row["dead"], row["queue"], row["subscription"])
+
+
+def _warning(row: Warned, *, cut: bool) -> Text:
+    symbol, style = ("✗", "bold red") if row.severity == "error" else ("!", "yellow")
+    if cut:
+        return Text(f"{symbol} {row.warning}", style=style, no_wrap=True, overflow="ellipsis")
+    return Text(f"{symbol} {row.warning}; {in_shell(row.hint)}", style=style)
+
+
+def _sum(warnings: Sequence[Warned], is_cut: bool) -> list[Text]:
+    """How many there are, where not all are told."""
+    if not is_cut:
+        return []
+    counts = Counter(row.severity for row in warnings)
+    said = [display.counted(counts[each], each) for each in ("error", "warning") if counts[each]]
+    return [Text(f"{', '.join(said)} in all, the worst first: trunq doctor", style="bold")]
 
 
 def _standing(row: Stream) -> str:

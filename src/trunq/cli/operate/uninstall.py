@@ -11,7 +11,7 @@ from typing import Final
 
 from psycopg.rows import tuple_row
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground.failure import Mistake
 from trunq.install import LOCK
 from trunq.record import Status
@@ -113,7 +113,7 @@ def drop_schemas(client: Client, schemas: list[str]) -> None:
 
 def say_waiting(count: int) -> str:
     """1 message waits, 2 messages wait."""
-    return "1 message waits" if count == 1 else f"{count:,} messages wait"
+    return display.counted(count, "message waits", "messages wait")
 
 
 def _waiting(row: Status) -> int:

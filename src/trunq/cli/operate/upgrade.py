@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 
+from trunq import display
 from trunq import install as installer
 from trunq.cli.ground.output import say, write_json
 from trunq.sql import migrations
@@ -123,11 +124,12 @@ def show(found: Plan, json: bool, *, is_repair: bool = False) -> None:
         for needed in found.yours:
             say("  {needed}, which may be replaced: then the upgrade stops, changing nothing", needed=needed)
         say("  all functions: applied again, no table is locked")
-    say("Then {number} queues, each in a transaction of its own: its functions are made again.",
-        number=len(found.queues))  # fmt: skip
+    say("Then {queues}, each in a transaction of its own: its functions are made again.",
+        queues=display.counted(len(found.queues), "queue"))  # fmt: skip
     if found.logs:
-        say("  {number} logs get a trigger; their publishers wait for it, up to 200 ms at a time: {logs}",
-            number=len(found.logs), logs=", ".join(found.logs))  # fmt: skip
+        get = display.counted(len(found.logs), "log gets", "logs get")
+        say("  {get} a trigger; publishers wait for it, up to 200 ms at a time: {logs}",
+            get=get, logs=", ".join(found.logs))  # fmt: skip
     say("Nothing was changed.")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake
@@ -120,7 +120,8 @@ def shares(
         write_json({**whole._asdict(), "again": again, "shares": found})
         return
     if again is not None:
-        say("{number} shares of backfill {id} run again.", number=again, id=whole.backfill)
+        said = display.counted(again, "share runs", "shares run")
+        say("{said} again, of backfill {id}.", said=said, id=whole.backfill)
     say("Backfill {id} of pipeline {name}: {far}.", id=whole.backfill, name=name, far=share_words(whole))
     write_rows([_with_words(row) for row in found], COLUMNS, False, "")
     if whole.shares > len(found):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake, explain
@@ -414,7 +414,7 @@ def quarantine(
         said = "Message {id} asks for a run that sends them again. A runner does it, and so does: {asking}"
         say(said, id=done["message_id"], asking=asking(name, None))
     elif purge:
-        say("{number} " + ("row" if done["purged"] == 1 else "rows") + " deleted.", number=done["purged"])
+        say("{rows} deleted.", rows=display.counted(done["purged"], "row"))
     else:
         print_reasons(counts, f"Pipeline {name} has no rows in quarantine.")
         if rows:
@@ -431,7 +431,7 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
     """
     with client(database) as trunq:
         row = _row(trunq, name)
-        confirm(f"Pipeline {name}, {row['runs']} runs: drop?", is_answered=yes)
+        confirm(f"Pipeline {name}, {display.counted(row['runs'], 'run')}: drop?", is_answered=yes)
         trunq.drop_pipeline(name)
     if json:
         write_json({"pipeline": name, "dropped": True})

@@ -98,7 +98,7 @@ def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
 
 def written_words(rows: int | None, bad: int | None) -> str:
     """What a run wrote and kept out."""
-    written = f"{display.text(rows or 0)} {'row' if rows == 1 else 'rows'} written"
+    written = f"{display.counted(rows or 0, 'row')} written"
     return f"{written}, {display.text(bad or 0)} quarantined"
 
 
@@ -108,9 +108,9 @@ def answer_words(answer: Any) -> str:
     if "tables" in told:
         return "looked for tables, and asked for a run of each. See: trunq pipeline instances {name}"
     if told.get("outcome") == "asked":
-        each = told["instances"]
-        of = "a run of 1 instance" if each == 1 else f"runs of {each} instances"
-        return f"asked for {of}. See: trunq pipeline instances {{name}}"
+        each = display.counted(told["instances"], "instance")
+        of = "a run" if told["instances"] == 1 else "runs"
+        return f"asked for {of} of {each}. See: trunq pipeline instances {{name}}"
     if told.get("number") is not None:
         which = f"got the answer of run {told['number']}, which began for another message"
         return f"{which}: {written_words(told['rows_out'], told['rows_bad'])}."
@@ -119,7 +119,7 @@ def answer_words(answer: Any) -> str:
 
 def share_words(row: Backfill) -> str:
     """How far a backfill in shares is."""
-    said = [f"{row.done} of {row.shares} shares done"]
+    said = [f"{row.done:,} of {display.counted(row.shares, 'share')} done"]
     said += [
         f"{number} {word}" for number, word in ((row.failed, "failed"), (row.running, "running")) if number
     ]

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from rich.markup import escape
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, out, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
@@ -74,11 +74,11 @@ def _of_instance(row: Row, words: str) -> str:
 
 def compacted_words(row: Row) -> str:
     """What a compaction did."""
-    merged, made, deleted = (text(row[f"files_{what}"]) for what in ("merged", "made", "deleted"))
-    found = f"{merged} files became {made}" if row["files_merged"] else "no small files to merge"
+    merged, made, deleted = (row[f"files_{what}"] for what in ("merged", "made", "deleted"))
+    found = f"{display.counted(merged, 'file')} became {made:,}" if merged else "no small files to merge"
     return (
-        f"{found}, {deleted} old ones were deleted"
-        if row["files_deleted"]
+        f"{found}, {display.counted(deleted, 'old one was', 'old ones were')} deleted"
+        if deleted
         else f"{found}, no old ones to delete"
     )
 
@@ -220,7 +220,6 @@ def print_tree(runs: Sequence[Row], parent: str | None = None, depth: int = 0) -
         say("Chain {chain}", chain=UUID(str(runs[0]["chain"])))
     for row in runs:
         if row["started_by"] == parent:
-            ended, rows = row["outcome"] or "open", "row" if row["rows_out"] == 1 else "rows"
-            out.print(f"{'  ' * (depth + 1)}{escape(row['pipeline'])} {row['number']}: {ended}, "
-                      f"{text(row['rows_out'] or 0)} {rows}")  # fmt: skip
+            ended, rows = row["outcome"] or "open", display.counted(row["rows_out"] or 0, "row")
+            out.print(f"{'  ' * (depth + 1)}{escape(row['pipeline'])} {row['number']}: {ended}, {rows}")
             print_tree(runs, row["pipeline"], depth + 1)

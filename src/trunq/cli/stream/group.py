@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Mistake
@@ -136,7 +137,8 @@ def drop(
         row = next((each for each in trunq.list_groups(queue) if each.group_name == group), None)
         if row is None:
             raise Mistake(f"Queue {queue} has no group {group}. Those there are: trunq group list {queue}")
-        confirm(f"Group {group} of {queue}, with {row.pending} messages pending: end it?", is_answered=yes)
+        pending = display.counted(row.pending, "message")
+        confirm(f"Group {group} of {queue}, with {pending} pending: end it?", is_answered=yes)
         trunq.drop_group(queue, group)
     if json:
         write_json({"queue": queue, "group": group, "dropped": True})

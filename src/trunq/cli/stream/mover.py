@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake, in_shell
@@ -236,11 +236,11 @@ def move(
         write_json({"queue": queue, "subscription": mover.name, **done})
     else:
         say(
-            "Mover {name} of {queue} moved {messages} messages in {batches} batches.",
+            "Mover {name} of {queue} moved {messages} in {batches}.",
             name=mover.name,
             queue=queue,
-            messages=f"{done['messages']:,}",
-            batches=f"{done['batches']:,}",
+            messages=display.counted(done["messages"], "message"),
+            batches=display.counted(done["batches"], "batch", "batches"),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Mistake
@@ -207,9 +207,9 @@ def retry(
         write_json(told)
     elif later:
         say(
-            "{messages} messages of batch {batch_id} come again later;"
-            " stream {subscription} of {queue} goes on behind them.",
-            **told,
+            "{messages} of batch {batch_id} again later;"
+            " stream {subscription} of {queue} goes on behind that.",
+            **told | {"messages": display.counted(count or 0, "message comes", "messages come")},
         )
     else:
         say(

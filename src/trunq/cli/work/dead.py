@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import client
 from trunq.cli.ground.failure import Mistake
@@ -306,7 +306,7 @@ def _tell(done: str, queue: str, count: int, json: bool) -> None:
 
 
 def _counted(count: int) -> str:
-    return f"{count:,} dead {'message' if count == 1 else 'messages'}"
+    return display.counted(count, "dead message")
 
 
 def _last_error(row: Row) -> str:

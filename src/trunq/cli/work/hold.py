@@ -130,8 +130,7 @@ def free(
     if not held:
         say("{name} holds nothing.", name=name)
     else:
-        ended = "1 lease" if leases == 1 else f"{leases:,} leases"
-        say("Ended {ended} of {name}.", ended=ended, name=name)
+        say("Ended {ended} of {name}.", ended=display.counted(leases, "lease"), name=name)
     for row in left:
         say("{queue}/{subscription}: {what}: its answer is under way, or it has leased anew.",
             queue=row.queue, subscription=row.subscription, what=_describe(row))  # fmt: skip
@@ -142,7 +141,7 @@ def _held(rows: list[WorkerHold], name: str) -> list[WorkerHold]:
 
 
 def _describe(row: WorkerHold) -> str:
-    messages = f"{row.held:,} {'message' if row.held == 1 else 'messages'}"
+    messages, leases = display.counted(row.held, "message"), display.counted(row.leases, "lease")
     since = "" if row.since is None else f", since {row.since.astimezone():%Y-%m-%d %H:%M:%S}"
     seen = "never" if row.seen_at is None else f"{row.seen_at.astimezone():%Y-%m-%d %H:%M:%S}"
-    return f"{messages} in {row.leases:,} {'lease' if row.leases == 1 else 'leases'}{since}; last seen {seen}"
+    return f"{messages} in {leases}{since}; last seen {seen}"

@@ -12,7 +12,7 @@ from uuid import UUID
 import typer
 from rich.markup import escape
 
-from trunq import Client
+from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import client, looked_to
 from trunq.cli.ground.failure import Mistake
@@ -370,7 +370,7 @@ def cancel(
         if not ids:
             ids = sorted(set(_chosen(trunq, queue, subscription, state, choice)))
             if ids:
-                confirm(f"{_counted(len(ids))} of {queue}: cancel?", is_answered=yes)
+                confirm(f"{display.counted(len(ids), 'message')} of {queue}: cancel?", is_answered=yes)
         for at in range(0, len(ids), PART):
             found += [row._asdict() for row in trunq.cancel(queue, ids[at : at + PART], subscription)]
     if json:
@@ -419,13 +419,13 @@ def delete(
             rows = [row._asdict() for row in trunq.list_deletions(queue)]
             write_rows(rows, DELETIONS, json, f"Nobody has deleted messages of queue {queue}.")
             return
-        confirm(f"{_counted(len(ids))} of {queue}: erase for good?", is_answered=yes)
+        confirm(f"{display.counted(len(ids), 'message')} of {queue}: erase for good?", is_answered=yes)
         found = sum(trunq.delete(queue, ids[at : at + PART]) for at in range(0, len(ids), PART))
         running = sum(row.running for row in trunq.list_deletions(queue, limit=-(-len(ids) // PART)))
     if json:
         write_json({"deleted": found, "running": running})
     else:
-        said = _counted(found) if found else "No message"
+        said = display.counted(found, "message") if found else "No message"
         missing = len(ids) - found
         say("{said} of {queue} erased{rest}.", said=said, queue=queue,
             rest=f"; it has none with {missing:,} of these ids" if missing else "")  # fmt: skip
@@ -443,10 +443,6 @@ def _chosen(
         for each in OPEN if state is None else (state,):
             rows = trunq.list_messages(queue, reader, state=each, brief=True, **asdict(choice))
             yield from (row.id for row in rows)
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} {'message' if count == 1 else 'messages'}"
 
 
 def _nothing(queue: str, state: State | None, choice: Choice) -> str:

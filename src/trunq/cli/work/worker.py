@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from trunq import display
 from trunq.cli.application import load, load_ranks
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import address
@@ -322,16 +323,13 @@ def _tell_unfinished(found: Worker) -> None:
     queues, statistics = " or ".join(found.queues), found.statistics
     if dead := statistics.dead:
         log.error(
-            "%s %s: trunq dead list %s shows why",
-            f"{dead:,}",
-            "message died" if dead == 1 else "messages died",
+            "%s: trunq dead list %s shows why",
+            display.counted(dead, "message died", "messages died"),
             queues,
         )
     if waiting := statistics.unhandled:
-        who = "message waits" if waiting == 1 else "messages wait"
         log.error(
-            "%s %s for a worker with a handler: trunq message list %s shows the kinds",
-            f"{waiting:,}",
-            who,
+            "%s for a worker with a handler: trunq message list %s shows the kinds",
+            display.counted(waiting, "message waits", "messages wait"),
             queues,
         )

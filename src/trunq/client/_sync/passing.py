@@ -1530,13 +1530,14 @@ class Passing(Access):
         WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of
         notifications, too few locks or connections, settings that cost promises, and rights.
 
-        `queues`: how many queues it looks at one by one, where that is asked of each; of more, others each
-        minute; 0: all. `areas`: these areas alone; leader, workers, failures and sessions are cheap, to be
-        asked every few seconds.
+        `queues`: how many queues it looks at one by one, where that is asked of each; of more, the worst, and
+        others each minute; 0: all. `areas`: these areas alone; leader, workers, failures and sessions are
+        cheap, to be asked every few seconds.
 
         Returns one row a finding; severity is error (messages are late, lost or at risk until somebody acts),
-        warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at).
-        queue None: of the database. since None: Postgres does not say. Raises InvalidArgument.
+        warning, or unseen (this role may not look, or it was not looked at). queue None: of the database.
+        since None: Postgres does not say. missing_grant: the statement that shows it to this role; None: the
+        role lacks none. Raises InvalidArgument.
         """
         return self._records(connection, Finding, "diagnose", queues=queues, areas=name_array("areas", areas))
 
@@ -2285,7 +2286,8 @@ class Passing(Access):
 
     def overview(self, limit: int | None = None, *, connection: Given | None = None) -> list[Overview]:
         """What each subscription is like, the worst `limit` (100) of all: those that lost messages, then
-        those whose messages wait longest, paused ones after the others.
+        those whose messages wait longest, then what died, then paused ones in which messages wait, then the
+        others.
 
         It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty
         queues that were worst, and has the last samples of the others. A caller who does not own trunq has
@@ -3217,18 +3219,20 @@ class Passing(Access):
         workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that
         are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read
         from for five minutes while messages wait, those whose lanes no process ranks, those that come near to
-        what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come
-        to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or
-        that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that
-        have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have
-        left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone,
-        Delta tables whose compaction fails, history that waits for its taker for longer than the retention,
-        and, of all queues, a server that may not come back after a crash.
+        what the queue holds for them, or lost messages, those of which a hundred messages died within a day,
+        schedules that cannot publish or whose due times come to an end, captures that miss something, movers
+        whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or
+        that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds
+        values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed,
+        tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails,
+        history that waits for its taker for longer than the retention, and, of all queues, a server that may
+        not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 
-        Returns one row a warning, with the way out; subscription None: it is about the queue; queue empty:
-        about the database. Raises QueueNotFound.
+        Returns one row a warning, with the way out, the worst first, of those that are as bad the oldest;
+        severity is error (messages are lost, or soon will be) or warning; subscription None: it is about the
+        queue; queue empty: about the database. Raises QueueNotFound.
         """
         return self._records(connection, Warned, "list_warnings", queue=queue)
 

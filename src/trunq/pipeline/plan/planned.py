@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from trunq import Client
+from trunq import Client, display
 from trunq.connection.address import address
 from trunq.errors import PipelineNotFound, TrunqError
 from trunq.pipeline import sink as sinks
@@ -129,7 +129,7 @@ def _plan_each(
         _plan(client, dsn, client.list_pipelines(each.pipeline)[0], written, None) for each in rows
     ]
     known = rows[0].instances if rows else 0
-    planned.reads = f"it has {known} instances, and each has a next run of its own"
+    planned.reads = f"it has {display.counted(known, 'instance')}, and each has a next run of its own"
     if known > len(rows):
         planned.notes.append(f"{len(rows)} of them are planned here: --limit")
 
@@ -142,7 +142,8 @@ def _plan_tables(
     rows = {each.pipeline: each for each in client.list_instances(row.pipeline, _ALL)}
     names = [f"{row.pipeline}/{each.value}" for each in found]
     new = sum(name not in rows for name in names)
-    planned.reads = f"{len(found)} tables, {new} of them new, and each has a next run of its own"
+    tables = display.counted(len(found), "table")
+    planned.reads = f"{tables}, {new} of them new, and each has a next run of its own"
     planned.notes += [
         f"the table of {name} is gone, or matches no more: its rows stay in the sink"
         for name in rows
@@ -308,7 +309,7 @@ def _slice_words(  # a case a format
     table, queue = getattr(source, "table", None), getattr(source, "queue", None)
     after = "" if since is None else f" since {_moment(since)}"
     if "quarantine" in slice:
-        return f"{len(slice['quarantine'])} rows of the quarantine"
+        return f"{display.counted(len(slice['quarantine']), 'row')} of the quarantine"
     if "range" in slice:
         return f"the range {slice['range']}"
     if "changes" in slice:
@@ -321,8 +322,7 @@ def _slice_words(  # a case a format
         named = ", ".join(str(path) for path, *_ in slice["files"][:_NAMED]) + (
             ", ..." if number > _NAMED else ""
         )
-        files = f"{number} {'file' if number == 1 else 'files'}"
-        return f"{files} of {_moment(min(times))} to {_moment(max(times))}: {named}"
+        return f"{display.counted(number, 'file')} of {_moment(min(times))} to {_moment(max(times))}: {named}"
     if isinstance(source, JdbcSource):
         return source.words(slice)
     if source.format == "table":
@@ -332,7 +332,8 @@ def _slice_words(  # a case a format
         up_to = "now" if slice.get("hi") is None else f"tick {slice['hi']}"
         return f"messages of {queue} from tick {slice['lo']} to {up_to}"
     if source.format == "history":
-        return f"attempts of queue {queue}: {sum(part['leases'] for part in slice['parts'])} leases"
+        leases = display.counted(sum(part["leases"] for part in slice["parts"]), "lease")
+        return f"attempts of queue {queue}: {leases}"
     return f"a slice of {source.format}"
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunq.diagnosis import together
 from trunq.record import Finding, Overview, Statistic, Status
 from trunq.web.database import ANSWER_WITHIN, PATIENT_WITHIN, Panel
 from trunq.web.page import Desk, text
@@ -18,6 +19,8 @@ from trunq.word import Severity
 
 SHOWN = 100
 """Subscriptions on the page: the worst ones."""
+FEW = 20
+"""Up to so many are in the order of their names."""
 FOUND = 10_000
 """Of so many, those are shown whose names somebody looks for."""
 SENTENCES_WITHIN = 0.3
@@ -26,6 +29,8 @@ PRESSING = ("leader", "workers", "failures", "sessions")
 within twelve seconds, so the page has it within fifteen, where a look takes a tenth of a second at most.
 """
 SAMPLED_EVERY = timedelta(seconds=5)
+LOOKED_AT = 50
+"""Queues that are looked at one by one, in the background: some 40 ms each. Of more, the worst and others."""
 STOPPED_AFTER = timedelta(seconds=15)
 """Without a sample for so long, nobody samples."""
 SOON = 10
@@ -67,7 +72,7 @@ async def findings(desk: Desk, wait_for: float = ANSWER_WITHIN) -> Panel[list[Fi
     client, panel = desk.database.client, desk.database.panel
 
     async def ask(connection: Any) -> list[Finding]:
-        return await client.diagnose(connection=connection)
+        return await client.diagnose(LOOKED_AT, connection=connection)
 
     async def ask_pressing(connection: Any) -> list[Finding]:
         return await client.diagnose(areas=PRESSING, connection=connection)
@@ -202,7 +207,7 @@ async def show(desk: Desk, request: Request) -> Response:
     every = seen.rows.rows if seen.rows else []
     rows = [row for row in every if named is None or named in f"{row.queue}/{row.subscription}"]
     many = seen.rows.many if seen.rows and named is None else len(rows)
-    if many <= SHOWN:
+    if many <= FEW:
         # With few of them, who looks every day finds each at its place.
         rows.sort(key=lambda row: (row.queue, row.subscription))
     return desk.page(
@@ -214,4 +219,6 @@ async def show(desk: Desk, request: Request) -> Response:
         lines=[line(row) for row in rows[:SHOWN]],
         many=many,
         named=named,
+        some=next((each.finding for each in wrong.rows or [] if each.area == "queues"), None),
+        unseen=[each for each in together(wrong.rows or []) if each.missing_grant is not None],
     )

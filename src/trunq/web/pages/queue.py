@@ -106,7 +106,7 @@ async def show(desk: Desk, request: Request) -> Response:
         return [
             Finding(
                 "warnings",
-                "warning",
+                row.severity,
                 row.subscription and queue,
                 row.subscription,
                 row.warning,

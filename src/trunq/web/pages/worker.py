@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunq import display
+from trunq.diagnosis import together
 from trunq.web.page import Act, Column, Desk, Section, Shown
 from trunq.web.pages.overview import findings
 
@@ -55,7 +56,7 @@ async def show(desk: Desk, request: Request) -> Response:
         "listing.html",
         title="Workers",
         lead="Which processes work, what each holds and handles, and what the leader does.",
-        findings=[each for each in wrong.rows or [] if each.area in AREAS],
+        findings=list(together(each for each in wrong.rows or [] if each.area in AREAS)),
         sections=[
             Section(
                 "Workers",

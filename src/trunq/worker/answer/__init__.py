@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
+from trunq import display
 from trunq.client.message import Message, Reject, Retry
 from trunq.client.park import Park
 from trunq.connection._async.execute import value
@@ -407,7 +408,7 @@ class Outbox:
             number = lease.active + answers
             log.warning(
                 "lost the lease of %s of %s/%s: it ran out, or a second worker of the same name took it back",
-                "1 message" if number == 1 else f"{number} messages",
+                display.counted(number, "message"),
                 lease.queue,
                 lease.subscription,
                 extra={"lease_id": lease.lease_id, "queue": lease.queue},

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Final, NamedTuple
 
+from trunq import display
 from trunq.client.message import Message, Reject, Retry
 from trunq.worker.handler.incoming import Answered, Incoming, Wanted
 
@@ -85,7 +86,7 @@ class _Reading:
         if not isinstance(answer, list | tuple):
             raise WrongOutcomes(f"{self._who} returned a {type(answer).__name__}: {_WANTED}")
         if len(answer) != expected:
-            outcomes, messages = _count(len(answer), "outcome"), _count(expected, "message")
+            outcomes, messages = display.counted(len(answer), "outcome"), display.counted(expected, "message")
             raise WrongOutcomes(f"{self._who} gave {outcomes} for {messages}: {_WANTED}")
         return answer
 
@@ -96,7 +97,3 @@ class _Reading:
 
 
 _WANTED: Final = "return a list with one for each, in their order, or None when all are done"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

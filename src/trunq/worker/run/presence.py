@@ -14,6 +14,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
+from trunq import display
 from trunq.connection._async.execute import execute, value
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
@@ -117,7 +118,7 @@ class Presence:
                 log.info(
                     "took back %s of %s from a former worker %s;"
                     " if it still runs, each needs a name of its own",
-                    "a lease" if leases == 1 else f"{leases} leases",
+                    display.counted(leases, "lease"),
                     f"{source.queue}/{source.subscription}",
                     name,
                     extra={"queue": source.queue},

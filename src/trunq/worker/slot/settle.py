@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from trunq import display
 from trunq.client.message import Message, Reject, Retry
 from trunq.client.park import Park
 from trunq.worker.answer import Outbox
@@ -124,7 +125,7 @@ class Settlement:
         """
         log.warning(
             "%s of %s had no effect: a lease of theirs was lost while they ran",
-            "1 message" if len(batch.entries) == 1 else f"{len(batch.entries)} messages",
+            display.counted(len(batch.entries), "message"),
             batch.subject.queue,
             extra={"queue": batch.subject.queue},
         )

@@ -166,7 +166,8 @@ end $$;
 comment on function trunq._held_space is
   'How much of the log a subscription holds, from the oldest message that it has not read: how long ago the segment of that was last written to, or, once the ring has come around, since when the message waits; and the bytes from there on. Nulls: nothing.';
 
-create or replace function trunq._warn_space(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+create or replace function trunq._warn_space(p_queue text)
+returns table (queue text, subscription text, warning text, hint text, share integer, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -174,7 +175,6 @@ declare
   v_held record;
   v_by_time numeric;
   v_by_size numeric;
-  v_share integer;
 begin
   -- A group by key is one.
   for v in
@@ -188,23 +188,25 @@ begin
     if (v.lost).lost_at is not null then
       warning := format('subscription "%s" of queue "%s" has lost messages: %s', subscription, queue, trunq._told_loss(v.lost));
       hint := format('it hands out nothing until somebody accepts that: select trunq.accept_loss(''%s'', ''%s'')', queue, subscription);
+      share := 100; since := (v.lost).lost_at;
       return next;
     end if;
     continue when num_nonnulls((v.row).hold_at_most, (v.row).hold_size) = 0;
     select max(h.held_for) held_for, max(h.held_bytes) held_bytes into v_held from unnest(v.ids) i(id) cross join lateral trunq._held_space(v.row, i.id) h;
     v_by_time := coalesce(extract(epoch from v_held.held_for) / extract(epoch from (v.row).hold_at_most), 0);
     v_by_size := coalesce(v_held.held_bytes::numeric / (v.row).hold_size, 0);
-    v_share := (select max(t) from unnest(array[50, 80, 95]) t where t <= 100 * greatest(v_by_time, v_by_size));
-    continue when v_share is null;
+    share := (select max(t) from unnest(array[50, 80, 95]) t where t <= 100 * greatest(v_by_time, v_by_size));
+    continue when share is null;
+    since := null;
     -- The same words until the next threshold: the leader logs each warning once.
-    warning := format('subscription "%s" of queue "%s" has used %s %% of %s', subscription, queue, v_share,
+    warning := format('subscription "%s" of queue "%s" has used %s %% of %s', subscription, queue, share,
       case when v_by_time >= v_by_size then format('the time for which the queue holds messages for it, %s', (v.row).hold_at_most)
         else format('the %s that the queue holds for it', pg_size_pretty((v.row).hold_size)) end);
     hint := format('the oldest of its messages are lost at 100 %%: start a worker, hold more (trunq.set_queue), or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
     return next;
   end loop;
 end $$;
-comment on function trunq._warn_space is 'Subscriptions that have used 50, 80 or 95 % of what their queue holds for them, and those that lost messages.';
+comment on function trunq._warn_space is 'Subscriptions that have used 50, 80 or 95 % of what their queue holds for them, and those that lost messages; share: 50, 80, 95, or 100: lost.';
 
 create or replace function trunq._lose_segment(p_queue trunq.queue, p_segment integer, p_reason text, p_seen pg_snapshot) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -1,6 +1,6 @@
 -- What is wrong with this database, area by area, for `trunq doctor`. Each area is a function of its own with the columns of diagnose but the first;
 -- trunq._areas says which there are. Those about the server are in operate/server.sql. An area that fails leaves the others their turn: what the caller
--- may not see is named, with the grant that shows it. The comment of each says what is wrong, as the page about it does (tools/reference.py).
+-- may not see is named, with the grant that shows it (missing_grant; an area that knows of one by itself has that column, too). The comment of each says what is wrong, as the page about it does (tools/reference.py).
 --
 -- Limits are those at which somebody should act, far from what a healthy server shows: five minutes for a transaction, a gigabyte of WAL for a
 -- slot, 1.6 billion transactions (of 2.1) before Postgres refuses to write.
@@ -9,7 +9,7 @@
 -- began, so that a page that asks for these alone every two seconds shows it within fifteen (docs/operate/web.md).
 --
 -- It blocks nobody: it waits for no lock longer than 100 ms, and gives back what an area locked. It costs the same with a thousand queues as with
--- twenty: what is asked of each queue (some 40 ms) is asked of the twenty whose round it is, and of another twenty each minute.
+-- twenty: what is asked of each queue (some 40 ms) is asked of twenty, half of them the worst by the newest samples, and of others each minute.
 
 create or replace function trunq._areas() returns table (area text, place bigint)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -19,7 +19,9 @@ $$;
 comment on function trunq._areas is 'What trunq.diagnose looks at, in its order: trunq._diagnose_AREA is the function of each.';
 
 create or replace function trunq.diagnose(p_queues integer default 20, p_areas text[] default null)
-returns table (area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+returns table (
+  area text, severity text, queue text, subscription text, finding text, hint text, since timestamptz, missing_grant text
+)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
@@ -38,17 +40,19 @@ begin
     null;  -- each area says so for itself
   end;
   for v_area in select a.area from trunq._areas() a where p_areas is null or a.area = any (p_areas) order by a.place loop
-    area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null;
+    area := v_area; severity := 'unseen'; queue := null; subscription := null; since := null; missing_grant := null;
     begin
-      return query execute format('select %L, d.* from trunq.%I($1) d', v_area, '_diagnose_' || v_area) using v_queues;
+      return query execute format('select %L, d.severity, d.queue, d.subscription, d.finding, d.hint, d.since, to_jsonb(d)->>''missing_grant'' from trunq.%I($1) d',
+        v_area, '_diagnose_' || v_area) using v_queues;
       raise exception using errcode = 'TQ900';  -- gives its locks back
     exception
       when sqlstate 'TQ900' then
         null;
       when insufficient_privilege then
         finding := format('role %s may not look at %s: %s', quote_ident(current_user), v_area, sqlerrm);
-        hint := (select format('grant %I to %s shows it', r.rolname, quote_ident(current_user))
+        missing_grant := (select format(case when pg_has_role(r.oid, 'member') then 'set role %I' else 'grant %I to %I' end, r.rolname, current_user)
           from pg_namespace n join pg_roles r on r.oid = n.nspowner where n.nspname = 'trunq');
+        hint := missing_grant || ' shows it';
         return next;
       when lock_not_available then
         finding := format('nobody looked at %s: an open transaction locks a table that it needs', v_area);
@@ -71,25 +75,34 @@ begin
   end loop;
 end $$;
 comment on function trunq.diagnose is
-  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, workers that say nothing and hold messages, handlers that fail, sessions in the way, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, others each minute; 0: all. p_areas: these areas alone; leader, workers, failures and sessions are cheap, to be asked every few seconds.
-Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, and the hint names the grant; or it was not looked at). queue null: of the database. since null: Postgres does not say.
+  'What is wrong with this database and what helps, area by area: another cluster''s positions, nobody who performs the duties, workers of several versions, workers that say nothing and hold messages, handlers that fail, sessions in the way, functions that somebody changed, tables that lack an index or a trigger, all that list_warnings says, pauses without an end while messages wait, workers that do not wake, clocks that are wrong, transactions, standbys and replication slots that hold back vacuum or WAL, freezing that does not keep up, tables that vacuum leaves, a disk that fills, a full queue of notifications, too few locks or connections, settings that cost promises, and rights. p_queues: how many queues it looks at one by one, where that is asked of each; of more, the worst, and others each minute; 0: all. p_areas: these areas alone; leader, workers, failures and sessions are cheap, to be asked every few seconds.
+Returns: one row a finding; severity is error (messages are late, lost or at risk until somebody acts), warning, or unseen (this role may not look, or it was not looked at). queue null: of the database. since null: Postgres does not say. missing_grant: the statement that shows it to this role; null: the role lacks none.
 Raises: TQ005.
 Locks: waiting 100 ms for each at most, and to the end of a look at one area.';
 
 create or replace function trunq._queues_of_round(p_most integer) returns text[]
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select coalesce(array_agg(n.name order by n.name), '{}') from (
-    select q.name, (row_number() over (order by q.name) - 1) / p_most as round, (count(*) over () + p_most - 1) / p_most as rounds from trunq.queue q) n
-  where p_most is null or n.round = floor(extract(epoch from trunq.clock()) / 60)::bigint % n.rounds
+  with queue as materialized (
+    select q.queue_id, q.name, row_number() over (order by q.name) - 1 as place, count(*) over () as number from trunq.queue q),
+  -- Whose trouble is known is not to wait for its minute: half of them are the worst by the newest samples, in the order of trunq.overview.
+  worst as materialized (
+    select n.queue_id from trunq._newest_samples(trunq._last_sampled(trunq.clock())) n
+    where p_most < (select q.number from queue q limit 1) and (n.lost_at is not null or n.oldest_ready_at < trunq.clock() - interval '1 minute' or n.dead > 0)
+    group by n.queue_id order by bool_or(n.lost_at is not null) desc, min(n.oldest_ready_at) filter (where n.paused is not true) nulls last, max(n.dead) desc nulls last,
+      n.queue_id limit p_most / 2),
+  round as (
+    select case when exists (select from worst) then p_most - p_most / 2 else p_most end as size)
+  select coalesce(array_agg(q.name order by q.name), '{}') from queue q cross join round r
+  where p_most is null or q.queue_id in (select w.queue_id from worst w)
+    or q.place / r.size = floor(extract(epoch from trunq.clock()) / 60)::bigint % ((q.number + r.size - 1) / r.size)
 $$;
-comment on function trunq._queues_of_round is 'The queues that are looked at one by one in this minute: p_most of them, so that all have had a look after as many minutes as there are rounds; null: all.';
+comment on function trunq._queues_of_round is 'The queues that are looked at one by one in this minute: p_most of them, half of which are the worst, and others each minute, until all have had a look; null: all.';
 
 create or replace function trunq._diagnose_queues(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'unseen', null::text, null::text,
-    format('%s of %s queues were looked at one by one, from "%s" to "%s": others follow each minute',
-      cardinality(p_queues), n.number, p_queues[1], p_queues[cardinality(p_queues)]),
+    format('%s of %s queues were looked at one by one, those in trouble first: others follow each minute', cardinality(p_queues), n.number),
     'trunq doctor looks at all of them at once, and so does: select * from trunq.diagnose(0)', null::timestamptz
   from (select count(*) as number from trunq.queue) n where n.number > cardinality(p_queues) and cardinality(p_queues) > 0
 $$;
@@ -301,7 +314,8 @@ comment on function trunq._diagnose_structure is 'A queue lacks an index, a part
 create or replace function trunq._diagnose_warnings(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', nullif(w.queue, ''), w.subscription, w.warning, w.hint, null::timestamptz from trunq._list_warnings(null, p_queues, false) w
+  select w.severity, nullif(w.queue, ''), w.subscription, w.warning, w.hint, null::timestamptz
+  from trunq._list_warnings(null, p_queues, false) with ordinality w order by w.place, w.since nulls last, w.ordinality
 $$;
 comment on function trunq._diagnose_warnings is 'All else that `trunq.list_warnings()` says: duties that fail or are late, segments that are held, subscriptions that nobody reads, and more.';
 
@@ -332,8 +346,9 @@ begin
       else format('select trunq.resume_subscription(%L, %L)', v.name, v.reader) end;
     return next;
   end loop;
+  return query select 'warning', l.queue, l.subscription, l.warning, l.hint, l.since from trunq._warn_lanes() l;
 end $$;
-comment on function trunq._diagnose_pauses is 'A subscription is paused until somebody resumes it, and messages wait.';
+comment on function trunq._diagnose_pauses is 'A subscription, or a lane, is paused until somebody resumes it, and messages wait.';
 
 create or replace function trunq._diagnose_rights(p_queues text[])
 returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)

@@ -22,7 +22,7 @@ language sql immutable as $$
   select f.name, d.doors
   from (values
     ('{read_payload,read,administer,work}'::text[],
-     '{status,_look_at,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_defects,public_ids,find_public_id}'::text[]),
+     '{status,_look_at,latest_samples,list_samples,backlog,list_reports,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,list_takers,list_warnings,list_defects,public_ids,find_public_id}'::text[]),
     -- A worker sees payloads, also one that is reader or admin besides.
     ('{read_payload,work,read,administer}', '{find_place,read_on}'),
     ('{read_payload,read,administer}',

@@ -113,7 +113,7 @@ begin
   return query select o.* from trunq._worst(v_rows, v_queues, p_limit, v_last, v_now) o;
 end $$;
 comment on function trunq.overview is
-  'What each subscription is like, the worst p_limit (100) of all: those that lost messages, then those whose messages wait longest, paused ones after the others. It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty queues that were worst, and has the last samples of the others. A caller who does not own trunq has the queues of which it is reader, worker or admin.
+  'What each subscription is like, the worst p_limit (100) of all: those that lost messages, then those whose messages wait longest, then what died, then paused ones in which messages wait, then the others. It reads the newest samples. When nobody has sampled for 15 seconds, it looks by itself at the twenty queues that were worst, and has the last samples of the others. A caller who does not own trunq has the queues of which it is reader, worker or admin.
 Returns: sampled_at: when the figures were looked up, null when there is no sample yet, and no figures; published_per_second, answered_per_second and failed_share: within the last minute, null without samples from then; failed_share: of its answers, those that are not acks; subscriptions: how many there are; recent: ready in each ten seconds of the last five minutes, null where no sample is of that time.
 Raises: TQ005.';
 
@@ -152,10 +152,12 @@ begin
       select distinct q.queue_id, q.name as queue, split_part(s.name, '#', 1) as subscription
       from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id where q.queue_id = any (p_queues)),
     worst as materialized (
-      select r.queue, n.*, r.queue_id as id, r.subscription as reader, count(*) over () as subscriptions
+      select r.queue, n.*, r.queue_id as id, r.subscription as reader, count(*) over () as subscriptions, k.class
       from reader r left join unnest(p_rows) n on n.queue_id = r.queue_id and n.subscription = r.subscription
-      -- Lost messages; then what waits longest, and is not paused; then what died.
-      order by n.lost_at is null, n.paused is true, n.oldest_ready_at nulls last, n.dead desc nulls last, r.queue, r.subscription limit p_limit),
+      -- Lost messages; then what waits longest, and is not paused; then what died; then what waits for somebody to resume it; then the others.
+      cross join lateral (select case when n.lost_at is not null then 0 when n.oldest_ready_at is not null and n.paused is not true then 1
+        when n.dead > 0 and n.paused is not true then 2 when n.oldest_ready_at is not null or n.dead > 0 then 3 else 4 end as class) k
+      order by k.class, n.oldest_ready_at nulls last, n.dead desc nulls last, r.queue, r.subscription limit p_limit),
     -- In the order of times, once for all of them.
     sampled as materialized (
       select s.queue_id, s.subscription, s.at, s.ready, s.published, s.answered, s.answers from trunq.sample s
@@ -187,7 +189,7 @@ begin
     left join rate p on p.id = w.id and p.reader = ''
     left join rate a on a.id = w.id and a.reader = w.reader
     left join course c on c.queue_id = w.id and c.subscription = w.reader
-    order by w.lost_at is null, w.paused is true, w.oldest_ready_at nulls last, w.dead desc nulls last, w.queue, w.reader;
+    order by w.class, w.oldest_ready_at nulls last, w.dead desc nulls last, w.queue, w.reader;
 end $$;
 comment on function trunq._worst is 'The worst of these newest samples, with what the samples of five minutes say of each: one walk over these, however many subscriptions there are.';
 

@@ -135,3 +135,56 @@ begin
   end if;
 end $$;
 comment on function trunq._call_workers is 'Has every sleeping worker of a queue look, when the transaction commits: what it may have has changed.';
+
+create or replace function trunq._lanes_at_rest(
+  p_queue trunq.queue, p_subscription_id integer, out lanes text[], out priorities smallint[], out waiting bigint, out since timestamptz, out others_wait boolean
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  others_wait := true;
+  if exists (select from trunq.lane z where z.subscription_id = p_subscription_id and z.paused_until = 'infinity') then
+    execute format($q$
+      select array_agg(l.lane order by l.depth desc, l.priority, l.lane) filter (where l.is_paused), array_agg(l.priority order by l.depth desc, l.priority, l.lane)
+          filter (where l.is_paused), sum(l.depth) filter (where l.is_paused), min(l.oldest) filter (where l.is_paused), coalesce(bool_or(not l.is_paused), false)
+      from (
+        select l.lane, l.priority, l.depth, l.oldest, exists (
+          select from trunq.lane z where z.subscription_id = $1 and z.priority = l.priority and z.lane = l.lane collate "C" and z.paused_until = 'infinity') as is_paused
+        from trunq_queue.%I($1, 1000) l where l.depth > 0) l
+    $q$, p_queue.name || '_list_lanes') into lanes, priorities, waiting, since, others_wait using p_subscription_id;
+  end if;
+end $$;
+comment on function trunq._lanes_at_rest is
+  'The lanes of a subscription that are paused until somebody resumes them and in which messages wait, the deepest first (null: none), how many wait there, and since when; others_wait: whether messages wait in other lanes, or no lane is paused so.';
+
+create or replace function trunq._warn_lanes() returns table (queue text, subscription text, warning text, hint text, since timestamptz)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v record;
+  v_rest record;
+begin
+  for v in
+    select q as row, q.name, s.name as reader, s.subscription_id from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+    where q.lanes is not null and exists (select from trunq.lane z where z.subscription_id = s.subscription_id and z.paused_until = 'infinity')
+    order by q.name, s.name
+  loop
+    begin
+      v_rest := trunq._lanes_at_rest(v.row, v.subscription_id);
+      raise exception using errcode = 'TQ900';  -- gives the locks back
+    exception
+      when sqlstate 'TQ900' then
+        null;
+      when undefined_table or undefined_function then
+        continue;  -- dropped meanwhile
+    end;
+    continue when v_rest.lanes is null;
+    queue := v.name; subscription := v.reader; since := v_rest.since;
+    warning := case when cardinality(v_rest.lanes) = 1
+      then format('lane "%s" of subscription "%s" of queue "%s" is paused without an end, and messages have waited since %s', v_rest.lanes[1], v.reader, v.name,
+        date_trunc('second', v_rest.since))
+      else format('%s lanes of subscription "%s" of queue "%s" are paused without an end, and messages have waited since %s; most wait in lane "%s"',
+        cardinality(v_rest.lanes), v.reader, v.name, date_trunc('second', v_rest.since), v_rest.lanes[1]) end;
+    hint := format('select trunq.resume_lane(%L, %L, %L%s)', v.name, v.reader, v_rest.lanes[1], case when v_rest.priorities[1] <> 0 then format(', %s::smallint', v_rest.priorities[1]) end);
+    return next;
+  end loop;
+end $$;
+comment on function trunq._warn_lanes is 'Lanes that are paused until somebody resumes them, and in which messages wait.';

@@ -240,14 +240,16 @@ $$;
 comment on function trunq._settings_of is 'What the server, the database and roles in it set, and how that is taken back.';
 
 create or replace function trunq._diagnose_statistics(p_queues text[])
-returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz)
+returns table (severity text, queue text, subscription text, finding text, hint text, since timestamptz, missing_grant text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'unseen', null::text, null::text,
-    format('role %I does not see since when others'' transactions are open, nor what they do', current_user), format('grant pg_read_all_stats to %I', current_user), null::timestamptz
+    format('role %I does not see since when others'' transactions are open, nor what they do', current_user),
+    g.missing || ' shows it', null::timestamptz, g.missing
+  from (select format('grant pg_read_all_stats to %I', current_user) as missing) g
   where not pg_has_role(current_user, 'pg_read_all_stats', 'usage')
   union all
   select 'warning', null, null, 'track_activities is off: Postgres does not say what sessions do, and nobody can be named who holds something',
-    'alter system set track_activities = on, then select pg_reload_conf()', null
+    'alter system set track_activities = on, then select pg_reload_conf()', null, null
   where current_setting('track_activities') = 'off'
 $$;
 comment on function trunq._diagnose_statistics is 'Postgres does not say what other sessions do.';

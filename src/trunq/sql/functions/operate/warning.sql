@@ -2,46 +2,57 @@
 -- logs each when it appears, and `trunq status` shows them.
 
 create or replace function trunq.list_warnings(p_queue text default null)
-returns table (queue text, subscription text, warning text, hint text)
+returns table (queue text, subscription text, warning text, hint text, severity text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
-  return query select * from trunq._list_warnings(p_queue, null, true);
+  return query select w.queue, w.subscription, w.warning, w.hint, w.severity from trunq._list_warnings(p_queue, null, true) with ordinality w
+    order by w.place, w.since nulls last, w.ordinality;
 end $$;
 comment on function trunq.list_warnings is
-  'What is wrong, of one queue or all: positions of another cluster, duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
-Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
+  'What is wrong, of one queue or all: positions of another cluster, duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, those of which a hundred messages died within a day, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, or that cannot begin, that nobody goes on with, or that a pause or a limit keeps waiting, pipelines that have found no file yet, or whose trigger finds values that cannot be, what dropped pipelines may have left in their sinks, backfills that failed, tables of a pipeline that it cannot read or that are gone, Delta tables whose compaction fails, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
+Returns: one row a warning, with the way out, the worst first, of those that are as bad the oldest; severity is error (messages are lost, or soon will be) or warning; subscription null: it is about the queue; queue empty: about the database.
 Raises: TQ001.';
 
 create or replace function trunq._list_warnings(p_queue text, p_queues text[], p_with_sessions boolean)
-returns table (queue text, subscription text, warning text, hint text)
+returns table (queue text, subscription text, warning text, hint text, severity text, place integer, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue;
+  v record;
+  v_told text[];
   v_other record := trunq._other_cluster();
 begin
   -- trunq.diagnose has an area of its own for it, and asks without sessions.
-  return query select coalesce(p_queue, ''), null::text, v_other.finding, v_other.hint where v_other.finding is not null and p_with_sessions;
+  return query select coalesce(p_queue, ''), null::text, v_other.finding, v_other.hint, 'error', 1, null::timestamptz where v_other.finding is not null and p_with_sessions;
   return query
     select f.queue, null::text, format('duty %s failed at %s: %s', f.duty, date_trunc('second', f.failed_at), f.error),
-      'the leader tries it again; the server log has the details'
+      'the leader tries it again; the server log has the details', 'warning', 20, f.failed_at
     from trunq.duty_failure f where p_queue is null or f.queue = p_queue order by f.queue, f.duty;
-  return query select * from trunq._warn_late(p_queue);
+  return query select w.*, 'warning', 20, null::timestamptz from trunq._warn_late(p_queue) w;
   for v_queue in
     select q.* from trunq.queue q where (p_queue is null or q.name = p_queue) and (p_queues is null or q.name = any (p_queues)) order by q.name
   loop
     begin
-      return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w where v_other.finding is null;
-      return query select * from trunq._warn_unhandled(v_queue.name);
-      return query select * from trunq._warn_unread(v_queue.name);
-      return query select * from trunq._warn_parked(v_queue.name);
-      return query select * from trunq._warn_unasked(v_queue.name);
-      return query select * from trunq._warn_takers(v_queue.name);
-      return query select * from trunq._warn_space(v_queue.name);
+      return query select v_queue.name, null::text, w.warning, w.hint, 'error', 2, null::timestamptz from trunq._warn_unreachable(v_queue) w where v_other.finding is null;
+      return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_unhandled(v_queue.name) w;
+      v_told := '{}';
+      for v in select w.* from trunq._warn_space(v_queue.name) w order by w.share desc loop
+        v_told := v_told || v.subscription;
+        return query select v.queue, v.subscription, v.warning, v.hint, case when v.share >= 95 then 'error' else 'warning' end,
+          case v.share when 100 then 3 when 95 then 4 else 30 end, v.since;
+      end loop;
+      -- That it holds its messages for long is said already.
+      return query select w.queue, w.subscription, w.warning, w.hint, 'warning', case when w.is_over then 40 else 50 end, w.since
+        from trunq._warn_unread(v_queue.name) w where not (w.is_over and w.subscription = any (v_told));
+      return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_parked(v_queue.name) w;
+      return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_unasked(v_queue.name) w;
+      return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_takers(v_queue.name) w;
+      return query select w.queue, w.subscription, w.warning, w.hint, 'warning', case when w.is_many then 54 else 55 end, null::timestamptz from trunq._warn_dead(v_queue) w;
       raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
     exception
       when sqlstate 'TQ900' then
@@ -50,6 +61,7 @@ begin
         queue := v_queue.name; subscription := null;
         warning := format('nobody looked at queue "%s": an open transaction locks its tables', v_queue.name);
         hint := 'look again; select pid, xact_start, query from pg_stat_activity order by xact_start shows who it may be';
+        severity := 'warning'; place := 25; since := null;
         return next;
       when undefined_table or undefined_function or sqlstate 'TQ001' then
         if exists (select from trunq.queue q where q.queue_id = v_queue.queue_id) then
@@ -57,21 +69,22 @@ begin
         end if;  -- dropped meanwhile
     end;
   end loop;
-  return query select * from trunq._warn_sessions(p_queue) where p_with_sessions;
-  return query select * from trunq._warn_expired(p_queue);
-  return query select * from trunq._warn_unranked(p_queue);
-  return query select * from trunq._warn_schedules(p_queue);
-  return query select * from trunq._warn_captures(p_queue);
-  return query select * from trunq._warn_movers(p_queue);
-  return query select * from trunq._warn_pipelines(p_queue);
-  return query select * from trunq._warn_pending(p_queue);
-  return query select * from trunq._warn_put_off(p_queue);
-  return query select * from trunq._warn_backfills(p_queue);
-  return query select * from trunq._warn_tables(p_queue);
-  return query select * from trunq._warn_compactions(p_queue);
-  return query select * from trunq._warn_recovery() where p_queue is null;
+  return query select w.*, 'warning', 25, null::timestamptz from trunq._warn_sessions(p_queue) w where p_with_sessions;
+  return query select w.*, 'warning', 45, null::timestamptz from trunq._warn_expired(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_unranked(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_schedules(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_captures(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_movers(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_pipelines(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_pending(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_put_off(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_backfills(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_tables(p_queue) w;
+  return query select w.*, 'warning', 60, null::timestamptz from trunq._warn_compactions(p_queue) w;
+  return query select w.*, 'warning', 10, null::timestamptz from trunq._warn_recovery() w where p_queue is null;
 end $$;
-comment on function trunq._list_warnings is 'list_warnings; p_queues: those that are looked at one by one, null: all; p_with_sessions: those about sessions, too.';
+comment on function trunq._list_warnings is
+  'list_warnings; p_queues: those that are looked at one by one, null: all; p_with_sessions: those about sessions, too. place: which is worse, the lowest first.';
 
 create or replace function trunq._warn_recovery() returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -183,7 +196,8 @@ begin
 end $$;
 comment on function trunq._forget_unhandled is 'Forgets those that were ready for want of a handler and have been leased since.';
 
-create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+create or replace function trunq._warn_unread(p_queue text)
+returns table (queue text, subscription text, warning text, hint text, since timestamptz, is_over boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_now timestamptz := trunq.clock();
@@ -205,9 +219,13 @@ begin
     continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
     v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
     continue when v_oldest is null;
+    -- A lane that somebody paused is a finding of its own (operate/pause.sql).
+    continue when (v.row).lanes is not null and not (trunq._lanes_at_rest(v.row, (v.sub).subscription_id)).others_wait;
     queue := v.name;
     subscription := split_part(v.subscription, '#', 1);
-    if v_oldest < v_now - v.retention then
+    since := v_oldest;
+    is_over := v_oldest < v_now - v.retention;
+    if is_over then
       warning := format('subscription "%s" of queue "%s" has held messages since %s, longer than the retention of %s, and nobody reads from it',
         subscription, queue, date_trunc('second', v_oldest), v.retention);
       hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
@@ -216,7 +234,7 @@ begin
         subscription, queue, case when v.age = '5 minutes' then 'five minutes' else v.age::text end, date_trunc('second', v_oldest));
       hint := format('start a worker or reader of it, or see what the one that runs does; or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
     end if;
-    if subscription = 'default' then
+    if subscription = 'default' and exists (select from trunq.subscription s where s.queue_id = (v.row).queue_id and s.mode = 'exclusive') then
       hint := concat(hint, '; a queue that only streams read needs no "default": trunq.create_queue(..., p_default_subscription => false)');
     end if;
     return next;

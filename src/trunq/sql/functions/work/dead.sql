@@ -178,6 +178,26 @@ begin
 end $$;
 comment on function trunq._forget_purged is 'Forgets what was purged before the first row of the log: nothing of it is there any more.';
 
+create or replace function trunq._warn_dead(p_queue trunq.queue)
+returns table (queue text, subscription text, warning text, hint text, is_many boolean)
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  select p_queue.name, n.reader,
+    -- The same words until the next threshold: the leader logs each warning once.
+    format('%s messages of subscription "%s" of queue "%s" have died within a day', case when n.number > 1000 then 'more than 1,000' else 'a hundred or more' end, n.reader, p_queue.name),
+    format('see why, and requeue or purge them: trunq dead groups %s', p_queue.name), n.number > 1000
+  from (
+    select split_part(s.name, '#', 1) as reader, sum(d.number) as number
+    from trunq.subscription s cross join lateral (
+      -- They die in the order of their numbers, and those that are gone do not count.
+      select count(*) filter (where w.died_at > trunq.clock() - interval '1 day' and w.reason not in ('expired', 'cancelled')) as number
+      from (
+        select d.died_at, d.reason from trunq.dead d
+        where d.queue_id = p_queue.queue_id and d.subscription_id = s.subscription_id order by d.dead_id desc limit 1001) w) d
+    where s.queue_id = p_queue.queue_id group by 1) n
+  where n.number >= 100 order by n.reader
+$$;
+comment on function trunq._warn_dead is 'Subscriptions of which a hundred messages or more died within a day, of the newest 1,001, and are there still.';
+
 create or replace function trunq.set_dead(
   p_queue text, p_subscription text default 'default', p_warn boolean default null, p_notify boolean default null, p_into text default null
 ) returns table (warns boolean, notifies boolean, into_queue text, channel text)
