@@ -15,8 +15,8 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, err, say, write_json, write_rows
-from trunq.cli.pipeline.pipeline import Name, app, require_extra, work
-from trunq.cli.pipeline.run import following, share_words
+from trunq.cli.pipeline.pipeline import Name, app, require_extra
+from trunq.cli.pipeline.run import failed_words, following, share_words, work
 from trunq.display import interval
 from trunq.record import Backfill
 
@@ -146,7 +146,8 @@ def _work_on(trunq: Client, dsn: str, name: str, id: int, *, in_shares: bool) ->
     """Run it here, a share after the other; why it did not succeed."""
     if not in_shares:
         failure = work(dsn, id)
-        return None if failure is None else f"{failure}\nA runner tries it again."
+        gives_up = f"to give it up: trunq pipeline cancel {name} --backfill {id}"
+        return None if failure is None else failed_words(failure, name, gives_up)
     with _shown(trunq, name, id):
         while (row := _find(trunq, name, id)).outcome is None:
             messages = [

@@ -37,6 +37,14 @@ begin
     perform trunq._set_trigger(v_new, null, p_due_times);
     return true;
   end if;
+  if (p_definition, v_followers) is not distinct from (v_old.definition, v_old.followers) then
+    -- A subscription that somebody dropped comes back, and so do times that were computed by older rules of a time zone.
+    if p_due_times is not null or p_definition #>> '{trigger,on}' = 'message'
+      and not trunq._has_subscription(p_definition #>> '{trigger,queue}', 'trigger_' || p_pipeline) then
+      perform trunq._set_trigger(v_old, v_old.definition->'trigger', p_due_times);
+    end if;
+    return null;
+  end if;
   if p_definition->'source' is distinct from v_old.definition->'source' or p_definition->'sink' is distinct from v_old.definition->'sink' then
     select p.name into v_open from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
     where v_old.pipeline_id in (p.pipeline_id, p.parent_id) and r.ended_at is null order by 1 limit 1;
@@ -72,7 +80,7 @@ begin
 end $$;
 comment on function trunq.create_pipeline is
   'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, which the caller computes. It makes the queue "pipelines" where there is none.
-Returns: true when it was made.
+Returns: true when it was made, false when it was changed; null when it was the same before, and nothing is written.
 Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), for another queue while the state is a place in the one so far, for a name that begins as that of another which makes subscriptions, and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
 Locks: others who make or drop a pipeline; the pipeline.';
 
