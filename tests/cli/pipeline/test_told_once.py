@@ -122,4 +122,5 @@ sink = {{format = "table", table = "files"}}
     assert "snapshot" in raw
     # Set by somebody, it is of no run.
     trunq("pipeline", "state", "told", "--set", '{"tick": 1}', "--yes")
-    assert re.search(r"state behind tick 1 of queue told (error|run|$)", trunq("pipeline", "show", "told").said)
+    shown = trunq("pipeline", "show", "told").said
+    assert re.search(r"state behind tick 1 of queue told (error|run|$)", shown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsons
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -198,8 +197,8 @@ def run(
         say(f"Pipeline {{name}} {answer_words(asked.result)}", name=name)
     if state == "dead":
         why = "" if asked is None or asked.error is None else f": {asked.error}"
-        raise Mistake(f"The run did not succeed{why}\nNothing tries it again. Its attempts: trunq message show"
-                      f" pipelines {id}; once more: {asking(name, message)}")  # fmt: skip
+        again = f"Its attempts: trunq message show pipelines {id}; once more: {asking(name, message)}"
+        raise Mistake(f"The run did not succeed{why}\nNothing tries it again. {again}")
     if failure is not None:
         raise Mistake(failed_words(failure, name, f"so does: {asking(name, message)}"))
 

@@ -27,7 +27,8 @@ class AsyncPipelines(AsyncAccess):
         """Make a pipeline, or change the one of that name; `definition` is `Pipeline(...).definition`.
 
         Its state and runs stay. `due_times` stand in for those of a trigger's cron text. Returns True when it
-        was made, False when it was changed, None when it was the same before. Raises InvalidPipeline, InvalidSchedule.
+        was made, False when it was changed, None when it was the same before. Raises InvalidPipeline,
+        InvalidSchedule.
         """
         if due_times is not None:
             times: list[Any] | None = [moment("due_times", time) for time in due_times]

@@ -22,6 +22,7 @@ from trunq.pipeline.definition.many import check_many, check_one, implied, of_ta
 from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
+from trunq.pipeline.definition.reserved import refused
 from trunq.pipeline.definition.sink import Sink
 from trunq.pipeline.definition.source import HistorySource, QueueSource, Source, TableSource
 from trunq.pipeline.definition.stamp import WITH_COLUMNS
@@ -176,6 +177,13 @@ class Pipeline(Part):
         names = [check.name for check in self.checks]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two checks have the name {twice[0]!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _named_freely(self) -> Self:
+        named = [] if self.columns is None else [*self.columns.rename.values(), *self.columns.constant]
+        if (found := refused(self, (*named, *self.evolve.rename.values()))) is not None:
+            raise ValueError(": ".join(found))
         return self
 
     def _require_no_columns(self) -> None:

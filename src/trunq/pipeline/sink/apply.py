@@ -23,7 +23,6 @@ from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.deleting import (
     require_few_missing,
     require_key,
-    require_no_deleted_at,
     require_op,
 )
 from trunq.pipeline.sink.key import with_keys
@@ -59,8 +58,6 @@ class DeletingTableSink(TableSink):
         return Target(model.table, model.mode, key, model.newest, stamps, reopens=model.mode == "history")
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
-        if self._deleted_at is not None:
-            require_no_deleted_at(self._pipeline, schema)
         own = OWN if self._applies else ()
         fitted = super()._fit(connection, pa.schema([field for field in schema if field.name not in own]))
         if self._deleted_at is not None:

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.definition.change import DELETED_AT, OP
+from trunq.pipeline.definition.change import OP
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import TooManyMissing
-
-
-def require_no_deleted_at(pipeline: Pipeline, schema: pa.Schema) -> None:
-    """Refuse rows that have the column of soft deletes. Raises InvalidPipeline."""
-    if DELETED_AT in schema.names:
-        raise InvalidPipeline(
-            f'pipeline {pipeline.name}: the rows have a column "{DELETED_AT}", in which the sink notes when a'
-            " row was deleted",
-            f'call it otherwise: columns = {{rename = {{{DELETED_AT} = "..."}}}}',
-        )
 
 
 def require_op(pipeline: Pipeline, schema: pa.Schema) -> None:

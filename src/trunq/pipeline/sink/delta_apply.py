@@ -18,7 +18,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op
+from trunq.pipeline.sink.deleting import require_few_missing, require_op
 from trunq.pipeline.sink.delta import DeltaSink, is_small, no_newer, same, written
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.merge import one_a_key
@@ -40,8 +40,6 @@ class DeletingDeltaSink(DeltaSink):
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         if self._applies:
             require_op(self._pipeline, schema)
-        if self._is_soft:
-            require_no_deleted_at(self._pipeline, schema)
         return super().begin(run, schema)
 
     def _fitted(self, lake: pa.Schema) -> pa.Schema:

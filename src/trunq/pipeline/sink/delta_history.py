@@ -29,8 +29,6 @@ class DeltaHistorySink(DeltaSink):
     _noted = (VALID_FROM, VALID_TO)
 
     def _fitted(self, lake: pa.Schema) -> pa.Schema:
-        if own := [name for name in self._noted if name in lake.names]:
-            self._refuse(f'rows have a column "{own[0]}", which mode history writes itself')
         newest = self._model.newest
         if newest is not None and not pa.types.is_temporal(lake.field(newest).type):
             self._refuse(

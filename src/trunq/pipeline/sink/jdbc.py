@@ -160,12 +160,6 @@ class JdbcSink:
                     " 'jdbc' does not write",
                     f"sql = ['select ..., to_json({field.name}) as {field.name} from input'] makes it a text",
                 )
-            if field.name in (PART, ROW):
-                raise InvalidPipeline(
-                    f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of the'
-                    " stage is",
-                    "rename it",
-                )
             kinds[field.name] = kind
         needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
         if missing := next((name for name in needed if name not in kinds), None):
