@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from trunq.pipeline.definition.change import dropping, gives_changes, require_changes
+from trunq.pipeline.definition.change import dropping, gives_changes, masked, require_changes
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.credentials import Credentials
@@ -205,6 +205,9 @@ class Pipeline(Part):
     def _whole(self) -> Self:
         """What stands for all rows has to be given all, and what deletes has to hear of deletes."""
         require_changes(self.source, self.sink)
+        key = getattr(self.sink, "key", None) or []
+        if (mistake := masked(self, [key] if isinstance(key, str) else key)) is not None:
+            raise ValueError(mistake)
         require_jdbc(self)
         mode = getattr(self.sink, "mode", None)
         if mode not in ("replace", "replace_partitions"):

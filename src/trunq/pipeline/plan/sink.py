@@ -21,7 +21,7 @@ from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline import sink as sinks
-from trunq.pipeline.definition.change import DELETED_AT, OWN, key_of
+from trunq.pipeline.definition.change import DELETED_AT, OWN, key_of, require_unmasked
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reserved import require_free
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
@@ -59,12 +59,14 @@ def foresee(
     try:
         if schema is not None:
             require_free(pipeline, schema.names)
+        key = key_of(pipeline, dict(slice or {}))
+        require_unmasked(pipeline, key)
         sink = sinks.make(pipeline, dsn)
         require_there(pipeline, sink)
         fitting = None if schema is None else fitting_of(pipeline, schema, sink)
         given = schema if fitting is None else fitting.schema
         given = stamped(given) if pipeline.stamp and given is not None else given
-        found = look(pipeline, dsn, given, key_of(pipeline, dict(slice or {})))
+        found = look(pipeline, dsn, given, key)
         found.notes += [] if fitting is None else fitting.notes
         return found
     except InvalidArgument as error:

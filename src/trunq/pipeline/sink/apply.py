@@ -44,7 +44,7 @@ class DeletingTableSink(TableSink):
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         self._target = self._target_of(run)
         if self._applies:
-            require_op(self._pipeline, schema)
+            require_op(self._pipeline, schema, run.slice)
             require_key(self._pipeline, list(self._target.key), schema)
         self._own = [name for name in OWN if name in schema.names]
         return super().begin(run, schema)

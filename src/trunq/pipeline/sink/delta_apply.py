@@ -39,7 +39,7 @@ class DeletingDeltaSink(DeltaSink):
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         if self._applies:
-            require_op(self._pipeline, schema)
+            require_op(self._pipeline, schema, run.slice)
         return super().begin(run, schema)
 
     def _fitted(self, lake: pa.Schema) -> pa.Schema:
