@@ -1,4 +1,4 @@
-"""Keys that are exact numbers: 1.0 and 1.00 are one key, in a table, and in a lake, which has them as texts."""
+"""Keys that are exact numbers: 1.0 and 1.00 are one key, in a lake, too, which has them as texts."""
 
 from __future__ import annotations
 

@@ -154,6 +154,12 @@ class JdbcSink:
             was = (given.metadata or {}).get(TYPE, b"").decode()
             in_key = field.name in self._model.key
             kind = self._database.made_as(named, was, in_key=in_key)
+            if in_key and was.startswith("numeric") and kind == self._database.made_as("string", in_key=True):
+                raise InvalidPipeline(
+                    f'pipeline {self._pipeline.name}: "{field.name}" of the key is {was} without digits, which'
+                    " would be a text here, and 1.0 and 1.00 two keys",
+                    f'cast it: columns = {{cast = {{{field.name} = "decimal(38,10)"}}}}',
+                )
             if kind is None:
                 raise InvalidPipeline(
                     f'pipeline {self._pipeline.name}: column "{field.name}" is {named}, which format ='
