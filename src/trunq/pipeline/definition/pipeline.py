@@ -182,7 +182,7 @@ class Pipeline(Part):
     @model_validator(mode="after")
     def _named_freely(self) -> Self:
         named = [] if self.columns is None else [*self.columns.rename.values(), *self.columns.constant]
-        if (found := refused(self, (*named, *self.evolve.rename.values()))) is not None:
+        if (found := refused(self, (*named, *self.evolve.rename, *self.evolve.rename.values()))) is not None:
             raise ValueError(": ".join(found))
         return self
 

@@ -52,6 +52,7 @@ begin
       perform trunq._fail('TQ031', format('pipeline "%s" reads from a %s: where it is would mean nothing to a %s',
         p_pipeline, v_old.definition->'source'->>'format', p_definition->'source'->>'format'), 'make a pipeline of another name, or drop this one first');
     end if;
+    perform trunq._check_soft(p_pipeline, p_definition, v_old.definition);
     if trunq._slice_part(p_definition->'source') <> trunq._slice_part(v_old.definition->'source')
       and v_open is not null
     then
@@ -399,6 +400,17 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select coalesce(p_sink->>'mode' in ('replace', 'apply') or p_sink->>'missing' = 'delete', false)
 $$;
 comment on function trunq._stands_for_all is 'Whether rows of a sink go that its source does not have.';
+
+create or replace function trunq._check_soft(p_pipeline text, p_definition jsonb, p_before jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_before #>> '{sink,deletes}' = 'soft' and p_definition #>> '{sink,deletes}' is distinct from 'soft'
+    and trunq._sink_target(p_before) = trunq._sink_target(p_definition) then
+    perform trunq._fail('TQ031', format('pipeline "%s" keeps deleted rows with a time in deleted_at, and without deletes = "soft" those that come again would stay marked', p_pipeline),
+      format('keep it, or write to another sink; or: trunq pipeline drop %s, delete the rows of its sink that have a deleted_at, and create it again', p_pipeline));
+  end if;
+end $$;
+comment on function trunq._check_soft is 'Refuses (TQ031) to give up soft deletes in a sink that has such rows.';
 
 create or replace function trunq._sink_place(p_sink jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
