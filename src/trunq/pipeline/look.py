@@ -101,7 +101,9 @@ def has_key(written: Pipeline, dsn: str, message: Mapping[str, Any]) -> bool:
 @contextmanager
 def _connected(written: Pipeline, dsn: str) -> Iterator[Connection]:
     """The database of a source alone: a sink may need more than whoever looks has."""
-    address = expand(written.name, written.source.dsn, os.environ) if written.source.dsn else dsn
+    source = written.source
+    assert isinstance(source, TableSource)
+    address = expand(written.name, source.dsn, os.environ) if source.dsn else dsn
     named = complete(address, f"trunq pipeline {written.name}")
     with redacted(written, address), open_lent(named) as connection:
         yield connection

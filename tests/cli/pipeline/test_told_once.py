@@ -124,3 +124,17 @@ sink = {{format = "table", table = "files"}}
     trunq("pipeline", "state", "told", "--set", '{"tick": 1}', "--yes")
     shown = trunq("pipeline", "show", "told").said
     assert re.search(r"state behind tick 1 of queue told (error|run|$)", shown)
+
+
+def test_a_backfill_whose_share_is_put_off_ends_the_command_with_the_reason(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    Path(file).write_text(f"{FILE}limits = {{rows_a_day = 3}}\n")
+    trunq("pipeline", "create", file)
+    trunq("pipeline", "run", "flights")
+    ends = ("--column", "id", "--from", "1", "--to", "3", "--every", "1", "--work")
+    done = trunq("pipeline", "backfill", "flights", *ends)
+    assert done.status == 1
+    assert 'pipeline "flights" has used its limits.rows_a_day of today (3): runs of it wait' in done.said
+    assert re.search(r"A runner goes on with backfill \d+ then\.", done.said)
+    assert client.list_backfills("flights")[0].done == 1

@@ -17,6 +17,7 @@ from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, err, say, write_json, write_rows
 from trunq.cli.pipeline.pipeline import Name, app, require_extra
 from trunq.cli.pipeline.run import failed_words, following, share_words, work
+from trunq.cli.pipeline.sight import warnings_of
 from trunq.display import interval
 from trunq.record import Backfill
 
@@ -155,10 +156,18 @@ def _work_on(trunq: Client, dsn: str, name: str, id: int, *, in_shares: bool) ->
             ]
             if not messages or messages[0] is None:
                 break
+            if (why := _put_off(trunq, name)) is not None:
+                return f"{why}. A runner goes on with backfill {id} then."
             work(dsn, messages[0])
     if row.outcome == "done":
         return None
     return f"It did not succeed. See why: trunq pipeline shares {name} {id}"
+
+
+def _put_off(trunq: Client, name: str) -> str | None:
+    """Why no run of a pipeline begins for a while; whose message nobody is given meanwhile."""
+    found = (each["warning"] for each in warnings_of(trunq, name))
+    return next((each for each in found if "has used its limits" in each or " is paused" in each), None)
 
 
 @contextmanager
