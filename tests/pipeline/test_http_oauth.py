@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from pipeline.apis import Reply, Request, Server, paged, serving
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline, TrunqError
+from trunq.pipeline import oauth
 from trunq.pipeline import request as requests
 from trunq.pipeline.errors import ApiFailed
 
@@ -93,11 +96,11 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(bench: Bench, api: Server, table: str = "moved", **more: Any) -> str:
-    oauth = {"token_url": f"{api.url}/token", "client_id": "it:me", **more}
-    if "refresh_token" not in oauth:
-        oauth = {"client_secret": "${CLIENT_SECRET}", **oauth}
+    given = {"token_url": f"{api.url}/token", "client_id": "it:me", **more}
+    if "refresh_token" not in given:
+        given = {"client_secret": "${CLIENT_SECRET}", **given}
     return bench.make(
-        {"format": "http", "url": f"{api.url}/rows", "oauth": oauth, **CURSOR},
+        {"format": "http", "url": f"{api.url}/rows", "oauth": given, **CURSOR},
         {"format": "table", "table": table},
     )
 
@@ -276,3 +279,37 @@ def test_a_sink_has_tokens_and_each_customer_its_own(
     pairs = [base64.b64decode(each.removeprefix("Basic ")).decode() for each in provider.basic]
     assert pairs == ["acme:secret-of-acme", "bolt:secret-of-bolt"]
     assert provider.of == ["secret-token-1", "secret-token-2"]
+
+
+def test_of_many_clients_the_one_that_was_not_asked_for_longest_is_forgotten(
+    bench: Bench, api: Server, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oauth, "_MOST", 3)
+    monkeypatch.setattr(oauth, "_kept", OrderedDict())
+    provider.refresh = "first"
+    rotated = make(bench, api, "rotated", refresh_token="${REFRESH}")
+    assert bench.run(rotated)["rows_out"] == 35
+    provider.refresh, rotating = None, provider.refresh
+    names = [make(bench, api, f"of_{number}", scope=str(number)) for number in range(5)]
+    for name in names:
+        assert bench.run(name)["rows_out"] == 35
+    assert len(oauth._kept) == 3
+    asked = len(provider.forms)
+    bench.run(names[4])
+    assert len(provider.forms) == asked, "it is remembered"
+    # What a run had may be in a circle.
+    gc.collect()
+    bench.run(names[0])
+    assert len(provider.forms) == asked + 1, "it is asked for anew"
+    # Whose newest refresh token nobody tells again is the last to be forgotten.
+    provider.refresh, provider.good = rotating, {}
+    assert bench.run(rotated)["rows_out"] == 35
+
+
+def test_a_client_that_a_run_has_is_not_forgotten_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth, "_MOST", 1)
+    monkeypatch.setattr(oauth, "_kept", OrderedDict())
+    held = oauth._find("held", is_told_once=True)
+    oauth._find("other", is_told_once=True)
+    assert list(oauth._kept) == ["other"]
+    assert oauth._find("held", is_told_once=True) is held

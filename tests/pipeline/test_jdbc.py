@@ -410,3 +410,19 @@ def test_of_two_attempts_at_the_same_time_one_is_taken(other: Other) -> None:
     assert sink.applied(run) == Mark(2, 0)
     assert sink.clear(Run("moved", "identity", 3, 3, 0, {}))
     assert other.tables() == ["moved", "trunq_mark"]
+
+
+def test_a_key_that_is_a_number_becomes_no_text(bench: Bench, other: Other) -> None:
+    bench.sql("create table source (id numeric primary key, word text); insert into source values (1.0, 'a')")
+    sink = {**other.place, "table": "moved", "mode": "upsert", "key": ["id"]}
+    name = bench.make(SOURCE, sink)
+    if other.kind == "mariadb":
+        refused = '"id" of the key is numeric without digits, which would be a text there'
+        assert refused in plan_pipeline(name, bench.dsn).refused[0]["message"]
+        with pytest.raises(InvalidPipeline, match=refused):
+            bench.run(name)
+        other.sql("create table moved (id decimal(20,5) primary key, word varchar(9))")
+    bench.run(name)
+    bench.sql("update source set id = 1.00, word = 'b'")
+    bench.run(name)
+    assert other.sql("select id + 0 = 1, word from moved") in ([("1", "b")], [("True", "b")])

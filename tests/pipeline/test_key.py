@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from deltalake import DeltaTable
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
+from trunq.pipeline import Pipeline
 from trunq.pipeline.errors import WorkFailed
+from trunq.pipeline.plan import plan_pipeline
 
 TABLE = {"format": "table", "table": "source"}
 SINKS = {
@@ -66,3 +69,33 @@ def test_of_rows_with_one_key_the_last_is_taken(
     files = {"format": "json", "path": f"{tmp_path}/*.json", "settled": 0}
     bench.run(bench.make(files, {**SINKS[kind], "key": ["id"], **newest}, engine=engine))
     assert taken(bench, kind) == [(0, 399), (1, 397), (2, 398)]
+
+
+@pytest.mark.parametrize("kind", [*SINKS, "queue"])
+def test_a_mask_that_leaves_nothing_of_a_key_is_refused_with_the_way_out(kind: str) -> None:
+    sink = {**SINKS[kind], "key": ["id"]} if kind in SINKS else {"format": "queue", "queue": "q", "key": "id"}
+    refused = 'mask puts null into "id", by which the sink finds a row: write mask = { id = "hash" } with'
+    with pytest.raises(InvalidPipeline, match=re.escape(refused)):
+        Pipeline("p", source=TABLE, sink=sink, columns={"mask": {"id": "null"}})
+    # What follows may make another.
+    Pipeline(
+        "p", source=TABLE, sink=sink, columns={"mask": {"id": "null"}}, sql=["select 1 as id from input"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["table", "delta", "queue"])
+def test_a_mask_of_the_key_of_the_source_is_refused_by_plan_and_run(bench: Bench, kind: str) -> None:
+    bench.sql("create table source (number int primary key, n int); insert into source values (1, 1)")
+    if kind == "queue":
+        bench.client.create_queue("q")
+    sink = {
+        "table": {"format": "table", "table": "moved"},
+        "delta": {"format": "delta", "path": "lake"},
+        "queue": {"format": "queue", "queue": "q"},
+    }[kind]
+    columns = {"rename": {"number": "id"}, "mask": {"id": "null"}}
+    name = bench.make({**TABLE, "changes": "capture"}, {**sink, "mode": "apply"}, columns=columns)
+    refused = 'mask puts null into "id", by which the sink finds a row'
+    assert refused in plan_pipeline(name, bench.dsn).refused[0]["message"]
+    with pytest.raises(InvalidPipeline, match=refused):
+        bench.run(name)

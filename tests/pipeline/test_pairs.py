@@ -14,6 +14,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
+from trunq.pipeline.errors import MessageRefused
 from trunq.pipeline.plan import plan_pipeline
 
 CAPTURED = {"format": "table", "table": "source", "changes": "capture"}
@@ -251,3 +252,64 @@ def test_a_captured_table_that_was_dropped_and_made_again_is_told_at_once(bench:
     bench.client.set_pipeline_state(name, {})
     bench.run(name)
     assert rows(bench, "table", "id", "word") == [(2, "b")]
+
+
+def test_a_pipeline_with_a_message_sends_rows_again_and_fills_a_range_by_its_newest(bench: Bench) -> None:
+    bench.sql("create table source (id int primary key, n int); insert into source values (1, 1), (2, -1)")
+    sink = {"format": "table", "table": "copy", "mode": "upsert", "key": ["id"], "newest": "n"}
+    more: dict[str, Any] = {"message": {"day": "integer"}}
+    check = {"column": "n", "between": [0, 9]}
+    source = {"format": "table", "table": "source"}
+    name = bench.make(source, sink, **more, checks=[check])
+    with pytest.raises(MessageRefused, match="day of the message is missing"):
+        bench.run(name)
+    assert bench.run(name, {"day": 3})["rows_bad"] == 1
+    with pytest.raises(MessageRefused, match="day of the message is missing"):
+        bench.run(name)
+    bench.client.create_pipeline(name, Pipeline(name, source=source, sink=sink, **more).definition)
+    assert bench.execute(bench.client.resend_quarantine(name))["rows_out"] == 1
+    assert rows(bench, "table", "id", "n") == [(1, 1), (2, -1)]
+    bench.sql("update copy set n = 0")
+    range = {"column": "id", "from": "1", "to": "2"}
+    assert bench.execute(bench.client.backfill_pipeline(name, range))["rows_out"] == 1
+    assert rows(bench, "table", "id", "n") == [(1, 1), (2, 0)]
+
+
+def test_soft_deletes_are_given_up_with_a_sink_that_has_no_such_rows(bench: Bench) -> None:
+    bench.sql("create table source (id int primary key)")
+    sink = {"format": "table", "table": "copy", "mode": "apply"}
+    name = bench.make(CAPTURED, {**sink, "deletes": "soft"})
+
+    def make(more: dict[str, Any]) -> None:
+        bench.client.create_pipeline(name, Pipeline(name, source=CAPTURED, sink={**sink, **more}).definition)
+
+    with pytest.raises(InvalidPipeline, match="those that come again would stay marked") as told:
+        make({})
+    assert f"trunq pipeline drop {name}, delete the rows" in (told.value.hint or "")
+    make({"table": "other"})
+    make({"table": "copy", "deletes": "soft"})
+    bench.client.drop_pipeline(name)
+    make({})
+
+
+@pytest.mark.parametrize("mode", ["upsert", "missing", "history"])
+def test_one_of_many_tables_whose_primary_key_was_renamed_goes_on(bench: Bench, mode: str) -> None:
+    bench.sql("create schema shop; create schema copy")
+    bench.sql("create table shop.a (id int primary key, n int); insert into shop.a values (1, 1), (2, 2)")
+    more = {"missing": "delete"} if mode != "upsert" else {}
+    sink = {"format": "table", "table": "copy.${table}", "mode": mode if mode == "history" else "upsert"}
+    source = {"format": "table", "tables": ["shop.*"], "changes": "window" if mode == "upsert" else "all"}
+    name = bench.make(source, {**sink, **more}, evolve={"rename": {"id": "number"}})
+    bench.run(name)
+    assert bench.run(f"{name}/shop.a")["rows_out"] == 2
+    bench.sql("alter table shop.a rename id to number; insert into shop.a values (3, 3)")
+    # Nobody has looked since.
+    assert bench.run(f"{name}/shop.a")["outcome"] == "done"
+    assert bench.sql("select number, n from copy.a order by 1") == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("own", ["valid_from", "valid_to"])
+def test_what_a_sink_writes_itself_is_not_renamed(own: str) -> None:
+    sink = {"format": "table", "table": "copy", "mode": "history", "key": ["id"]}
+    with pytest.raises(InvalidPipeline, match=f'"{own}", which mode history writes itself'):
+        Pipeline("p", source=WHOLE, sink=sink, evolve={"rename": {own: "begun"}})

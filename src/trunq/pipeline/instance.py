@@ -26,8 +26,9 @@ _MOST: Final = 100_000
 def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pipeline:
     """A pipeline with the values of a run that was opened.
 
-    Those of a run that is taken up were fixed with its slice. A backfill, and whoever asks for an instance by
-    its name, say none: those of its newest message count. Raises MessageRefused, InvalidPipeline.
+    Those of a run that is taken up were fixed with its slice. A backfill, rows that are sent again, and
+    whoever asks for an instance by its name, say none: those of its newest message count. Raises
+    MessageRefused, InvalidPipeline.
     """
     if written.has_tables:
         # What a look has found of its table.
@@ -37,7 +38,7 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
         return written.expanded()
     if opened["action"] == "take":
         said = opened["run"]["slice"].get("message")
-    elif asked.payload is None or asked.is_backfill or asked.is_resend:
+    elif asked.is_backfill or asked.is_resend or (asked.payload is None and "/" in opened["pipeline"]):
         said = opened["message"]
     else:
         said = asked.payload

@@ -5,11 +5,12 @@ run of each. sql/functions/pipeline/look.sql has the rules.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from trunq.arrow.catalog import split_name, write_name
+from trunq.arrow.catalog import Connection, split_name, write_name
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline, TrunqError
@@ -25,13 +26,16 @@ from trunq.pipeline.redact import redacted
 _MOST: Final = 10_000
 """Tables of a pipeline."""
 
+_KEY: Final = """array(select a.attname::text
+    from pg_index i cross join unnest(i.indkey) with ordinality k(attnum, at)
+    join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
+    where i.indrelid = c.oid and i.indisprimary order by k.at)"""
+
 # Rows of a partition are read with the table that it is part of.
-_TABLES: Final = """select n.nspname::text as schema_name, c.relname::text as table_name,
+_TABLES: Final = f"""select n.nspname::text as schema_name, c.relname::text as table_name,
   c.relkind::text as kind, c.oid::bigint as oid,
   has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select') as may_read,
-  array(select a.attname::text from pg_index i cross join unnest(i.indkey) with ordinality k(attnum, at)
-    join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
-    where i.indrelid = c.oid and i.indisprimary order by k.at) as key
+  {_KEY} as key
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'p', 'v', 'm', 'f') and c.relpersistence <> 't'
   and n.nspname !~ '^(pg_|information_schema$|trunq$|trunq_)'
@@ -67,10 +71,7 @@ def find(written: Pipeline, dsn: str) -> list[Found]:
     """The tables that a definition names, as they are now. Raises InvalidPipeline."""
     source = written.source
     assert isinstance(source, TableSource)
-    # That of the source alone: a sink may need more than whoever looks has.
-    address = expand(written.name, source.dsn, os.environ) if source.dsn else dsn
-    named = complete(address, f"trunq pipeline {written.name}")
-    with redacted(written, address), open_lent(named) as connection:
+    with _connected(written, dsn) as connection:
         cursor = connection.execute(_TABLES)
         names = [column.name for column in cursor.description or []]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -83,6 +84,29 @@ def find(written: Pipeline, dsn: str) -> list[Found]:
             "give source.tables patterns that match fewer, and make another pipeline for the rest",
         )
     return list(_taken(written, matching, *here))
+
+
+def has_key(written: Pipeline, dsn: str, message: Mapping[str, Any]) -> bool:
+    """Whether the table of an instance still has the primary key that the newest look found. A run keeps what
+    it began with.
+    """
+    if not written.has_tables or getattr(written.sink, "key", None) != PRIMARY:
+        return True
+    with _connected(written, dsn) as connection:
+        query = f"select {_KEY} from pg_class c where c.oid = %s"
+        row = connection.execute(query.encode(), (message["oid"],)).fetchone()
+    return row is not None and row[0] == message["key"]
+
+
+@contextmanager
+def _connected(written: Pipeline, dsn: str) -> Iterator[Connection]:
+    """The database of a source alone: a sink may need more than whoever looks has."""
+    source = written.source
+    assert isinstance(source, TableSource)
+    address = expand(written.name, source.dsn, os.environ) if source.dsn else dsn
+    named = complete(address, f"trunq pipeline {written.name}")
+    with redacted(written, address), open_lent(named) as connection:
+        yield connection
 
 
 def is_named(source: TableSource, schema: str, table: str) -> bool:

@@ -9,10 +9,11 @@ import hashlib
 import json
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote_plus
+from weakref import WeakValueDictionary
 
 import httpx
 
@@ -26,10 +27,16 @@ _SHOWN: Final = 200
 _TOLD: Final = 20
 
 
-@dataclass(slots=True)
+_MOST: Final = 2000
+"""So many clients are remembered, of customers for instance; credentials that are changed are another's."""
+
+
+@dataclass(slots=True, weakref_slot=True)
 class _Kept:
     """What is known of a client."""
 
+    is_told_once: bool = False
+    """Whether it has refresh tokens: nobody tells the newest one again."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     access: str | None = None
     until: float = 0.0
@@ -39,7 +46,25 @@ class _Kept:
     """Those that there were."""
 
 
-_kept: Final[dict[str, _Kept]] = {}
+_guard: Final = threading.Lock()
+_kept: Final[OrderedDict[str, _Kept]] = OrderedDict()
+"""Those that were asked for last, the last one at the end."""
+_used: Final[WeakValueDictionary[str, _Kept]] = WeakValueDictionary()
+"""Those besides that a run still has: two for one client would spend each other's refresh token."""
+
+
+def _find(client: str, *, is_told_once: bool) -> _Kept:
+    """What is known of a client. Of too many, whoever was not asked for longest is forgotten, first of those
+    whose tokens can be asked for anew.
+    """
+    with _guard:
+        found = _used.get(client) or _Kept(is_told_once)
+        _used[client] = _kept[client] = found
+        _kept.move_to_end(client)
+        if len(_kept) > _MOST:
+            old = next((name for name, each in _kept.items() if not each.is_told_once), client)
+            del _kept[next(iter(_kept)) if old == client else old]
+        return found
 
 
 class Tokens:
@@ -48,7 +73,8 @@ class Tokens:
     def __init__(self, pipeline: str, model: OAuth, client: httpx.Client) -> None:
         self._name, self._model, self._client = pipeline, model, client
         given = json.dumps(model.model_dump(mode="json"), sort_keys=True)
-        self._of = _kept.setdefault(hashlib.sha256(given.encode()).hexdigest(), _Kept())
+        client_id = hashlib.sha256(given.encode()).hexdigest()
+        self._of = _find(client_id, is_told_once=model.refresh_token is not None)
 
     def token(self) -> str:
         """One that is good for a while. Raises Again, InvalidPipeline."""

@@ -33,7 +33,7 @@ from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.left import remove_left
 from trunq.pipeline.lineage import Lineage
 from trunq.pipeline.lineage import told as told_to
-from trunq.pipeline.look import is_known, look
+from trunq.pipeline.look import has_key, is_known, look
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
 from trunq.pipeline.sink import Mark, Sink
@@ -80,7 +80,9 @@ class Executor:
             is_open = opened["action"] == "take"
             with self._noting(asked, _run(opened, opened["run"]) if is_open else None):
                 written = _written(asked, opened)
-                is_to_look = not is_open and not is_known(written, opened)
+                is_to_look = not is_open and not (
+                    is_known(written, opened) and (has_looked or self._has_key(written, opened))
+                )
                 pipeline = written if is_to_look else expanded_for(written, asked, opened)
             if is_to_look:
                 has_looked = self._look_again(asked, written, opened, has_looked=has_looked)
@@ -135,6 +137,9 @@ class Executor:
             )
         look(self.control, written.name, self.dsn, asks=False)
         return True
+
+    def _has_key(self, written: Pipeline, opened: dict[str, Any]) -> bool:
+        return not written.has_tables or has_key(written, self.dsn, opened["message"])
 
     def _planned(self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any]) -> dict[str, Any] | None:
         """As `_plan`; whether that failed is known of the pipeline."""

@@ -15,8 +15,9 @@ from trunq.cli.ground import option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, err, say, write_json, write_rows
-from trunq.cli.pipeline.pipeline import Name, app, require_extra, work
-from trunq.cli.pipeline.run import following, share_words
+from trunq.cli.pipeline.pipeline import Name, app, require_extra
+from trunq.cli.pipeline.run import failed_words, following, share_words, work
+from trunq.cli.pipeline.sight import warnings_of
 from trunq.display import interval
 from trunq.record import Backfill
 
@@ -147,7 +148,8 @@ def _work_on(trunq: Client, dsn: str, name: str, id: int, *, in_shares: bool) ->
     """Run it here, a share after the other; why it did not succeed."""
     if not in_shares:
         failure = work(dsn, id)
-        return None if failure is None else f"{failure}\nA runner tries it again."
+        gives_up = f"to give it up: trunq pipeline cancel {name} --backfill {id}"
+        return None if failure is None else failed_words(failure, name, gives_up)
     with _shown(trunq, name, id):
         while (row := _find(trunq, name, id)).outcome is None:
             messages = [
@@ -155,10 +157,18 @@ def _work_on(trunq: Client, dsn: str, name: str, id: int, *, in_shares: bool) ->
             ]
             if not messages or messages[0] is None:
                 break
+            if (why := _put_off(trunq, name)) is not None:
+                return f"{why}. A runner goes on with backfill {id} then."
             work(dsn, messages[0])
     if row.outcome == "done":
         return None
     return f"It did not succeed. See why: trunq pipeline shares {name} {id}"
+
+
+def _put_off(trunq: Client, name: str) -> str | None:
+    """Why no run of a pipeline begins for a while; whose message nobody is given meanwhile."""
+    found = (each["warning"] for each in warnings_of(trunq, name))
+    return next((each for each in found if "has used its limits" in each or " is paused" in each), None)
 
 
 @contextmanager

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json as jsons
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -13,7 +12,7 @@ from rich.markup import escape
 from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import address, client
-from trunq.cli.ground.failure import Mistake, explain
+from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
@@ -21,10 +20,12 @@ from trunq.cli.pipeline.run import (
     answer_words,
     asking,
     example,
+    failed_words,
     followed,
     slice_words,
     start_words,
     trigger_words,
+    work,
     written_words,
 )
 from trunq.cli.pipeline.sight import (
@@ -68,6 +69,8 @@ COLUMNS = (
     "error",
 )
 
+_BECAME: Final = {True: "created", False: "changed", None: "unchanged"}
+
 
 @option.verb(
     app,
@@ -98,13 +101,21 @@ def create(
     triggers = {each.name: each.definition.get("trigger") for each in found}
     if json:
         write_json(
-            [{"pipeline": name, "created": made, "trigger": triggers[name]} for name, made in created.items()]
+            [
+                {
+                    "pipeline": name,
+                    "created": made is True,
+                    "changed": made is False,
+                    "trigger": triggers[name],
+                }
+                for name, made in created.items()
+            ]
         )
         return
     examples = {each.name: example(each.definition.get("message", {})) for each in found}
     for name, made in created.items():
         how, what = start_words(name, triggers[name], examples[name])
-        say(f"Pipeline {{name}} {'created' if made else 'changed'}. {how}", name=name, what=what)
+        say(f"Pipeline {{name}} {_BECAME[made]}. {how}", name=name, what=what)
     for each in found:
         for sentence in missing(each):
             err.print(escape(f"Pipeline {each.name}: {sentence}."))
@@ -184,11 +195,12 @@ def run(
         say(told, number=row.number, name=name, written=written_words(row.rows_out, row.rows_bad))
     elif asked is not None and state == "done":
         say(f"Pipeline {{name}} {answer_words(asked.result)}", name=name)
-    if failure is not None and state != "dead":
-        why = explain(failure) or f"{type(failure).__name__}: {failure}"
-        raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
     if state == "dead":
-        raise Mistake(f"The run did not succeed. See why: trunq message show pipelines {id}")
+        why = "" if asked is None or asked.error is None else f": {asked.error}"
+        again = f"Its attempts: trunq message show pipelines {id}; once more: {asking(name, message)}"
+        raise Mistake(f"The run did not succeed{why}\nNothing tries it again. {again}")
+    if failure is not None:
+        raise Mistake(failed_words(failure, name, f"so does: {asking(name, message)}"))
 
 
 @option.verb(
@@ -456,18 +468,6 @@ def require_extra() -> None:
         import trunq.pipeline.runner as _  # noqa: F401, PLC0415  # Arrow takes a while
     except ModuleNotFoundError as error:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
-
-
-def work(dsn: str, awaited: int) -> Exception | None:
-    """Be a runner until a message is answered; why it failed."""
-    from trunq.pipeline.runner import Runner  # noqa: PLC0415  # Arrow takes a while
-
-    # Functions of pipelines are found in the current directory first, as `trunq worker` finds a Worker.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    runner = Runner(dsn, until_empty=True, awaited=awaited)
-    runner.run()
-    return runner.failure
 
 
 def read_json(what: str, given: str | None) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,8 +14,10 @@ from typing import Any, Final
 from rich.markup import escape
 
 from trunq import Client, display
+from trunq.cli.ground.failure import explain
 from trunq.cli.ground.output import err
 from trunq.record import Backfill
+from trunq.wire.secret import without_password
 
 _EVERY: Final = 0.5
 
@@ -60,6 +64,47 @@ def start_words(name: str, trigger: Any, message: str | None) -> tuple[str, str]
         made = f"trunq webhook create {name} pipelines --kind {name} --secret VARIABLE"
         return "Requests to a webhook start it. If it has none yet: {what}", made
     return "A runner starts it: {what}.", started
+
+
+def work(dsn: str, awaited: int) -> Exception | None:
+    """Be a runner until a message is answered; why it failed."""
+    from trunq.pipeline.runner import Runner  # noqa: PLC0415  # Arrow takes a while
+
+    # Functions of pipelines are found in the current directory first, as `trunq worker` finds a Worker.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    runner = Runner(dsn, until_empty=True, awaited=awaited)
+    with _told_once(awaited):
+        runner.run()
+    return runner.failure
+
+
+@contextmanager
+def _told_once(id: int) -> Iterator[None]:
+    """Keeps lines from the log of what the command says at its end, and of what `show` says of pipelines."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        of = vars(record)
+        is_warning = record.name == "trunq.leader" and "duty" not in of and of.get("queue") == "pipelines"
+        return of.get("message_id") != id and not is_warning
+
+    loggers = [logging.getLogger(f"trunq.{who}") for who in ("worker", "leader")]
+    for each in loggers:
+        each.addFilter(is_other)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(is_other)
+
+
+def failed_words(failure: Exception, name: str, again: str) -> str:
+    """Why a run failed, and what to do; of what others' functions raise, also where."""
+    if (why := explain(failure)) is None:
+        from trunq.worker.handler.result import traceback_of  # noqa: PLC0415  # takes a while
+
+        why = f"The run of pipeline {name} failed.\n{without_password(traceback_of(failure))}"
+    return f"{why}\nAfter a mistake in its file: trunq pipeline create FILE. A runner tries it again; {again}"
 
 
 def asking(name: str, message: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,6 +14,7 @@ from trunq import Client, display
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, out, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
+from trunq.cli.pipeline.position import position
 from trunq.cli.pipeline.run import progress_words, share_words, trigger_words
 from trunq.display import interval, place, text
 from trunq.record import Backfill
@@ -98,11 +98,13 @@ def print_pipeline(
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
         ("compaction", _compaction(row["compaction"])),
-        ("state", None if _has_instances(row) else json.dumps(row["state"])), ("error", row["error"]),
+        ("state", None if _has_instances(row) else position(row, runs)), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)
+    # The error stands above, with its advice.
+    said = "" if row["error"] is None else f": {row['error'].splitlines()[0]}"
     for each in warnings:
-        print_fact("warning", f"{each['warning']}; {each['hint']}", 12)
+        print_fact("warning", f"{each['warning'].replace(said, '')}; {each['hint']}", 12)
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
@@ -138,7 +140,9 @@ def _per(row: Row) -> str | None:
     per, name = row["definition"].get("per"), row["pipeline"]
     if "tables" in row["definition"]["source"]:
         return None
-    return f"{per} (trunq pipeline instances {name})" if _has_instances(row) else per
+    if per is None or not _has_instances(row):
+        return per and f"{per} = {name.partition('/')[2]}"
+    return f"{per} (trunq pipeline instances {name})"
 
 
 def _has_instances(row: Row) -> bool:

@@ -23,11 +23,12 @@ class AsyncPipelines(AsyncAccess):
         *,
         due_times: Sequence[datetime] | None = None,
         connection: AsyncGiven | None = None,
-    ) -> bool:
+    ) -> bool | None:
         """Make a pipeline, or change the one of that name; `definition` is `Pipeline(...).definition`.
 
         Its state and runs stay. `due_times` stand in for those of a trigger's cron text. Returns True when it
-        was made. Raises InvalidPipeline, InvalidSchedule.
+        was made, False when it was changed, None when it was the same before. Raises InvalidPipeline,
+        InvalidSchedule.
         """
         if due_times is not None:
             times: list[Any] | None = [moment("due_times", time) for time in due_times]
@@ -35,7 +36,7 @@ class AsyncPipelines(AsyncAccess):
             times = [*times_after(*cron, await self._value(connection, "clock"))]
         else:
             times = None
-        made: bool = await self._value(
+        made: bool | None = await self._value(
             connection,
             "create_pipeline",
             pipeline=pipeline,

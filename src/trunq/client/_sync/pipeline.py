@@ -25,11 +25,12 @@ class Pipelines(Access):
         *,
         due_times: Sequence[datetime] | None = None,
         connection: Given | None = None,
-    ) -> bool:
+    ) -> bool | None:
         """Make a pipeline, or change the one of that name; `definition` is `Pipeline(...).definition`.
 
         Its state and runs stay. `due_times` stand in for those of a trigger's cron text. Returns True when it
-        was made. Raises InvalidPipeline, InvalidSchedule.
+        was made, False when it was changed, None when it was the same before. Raises InvalidPipeline,
+        InvalidSchedule.
         """
         if due_times is not None:
             times: list[Any] | None = [moment("due_times", time) for time in due_times]
@@ -37,7 +38,7 @@ class Pipelines(Access):
             times = [*times_after(*cron, self._value(connection, "clock"))]
         else:
             times = None
-        made: bool = self._value(
+        made: bool | None = self._value(
             connection,
             "create_pipeline",
             pipeline=pipeline,

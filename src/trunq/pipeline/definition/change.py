@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -126,6 +127,23 @@ def key_of(pipeline: Any, slice: dict[str, Any]) -> list[str]:
         return given
     columns = pipeline.columns
     return [name if columns is None else columns.renamed(name) for name in slice.get("key", ())]
+
+
+def masked(pipeline: Any, key: Iterable[str]) -> str | None:
+    """What is wrong with a key of which the steps of columns leave nothing; None: nothing is."""
+    if pipeline.columns is None or pipeline.sql or pipeline.transform or pipeline.function:
+        return None
+    name = next((name for name in key if pipeline.columns.mask.get(name) == "null"), None)
+    return name and (
+        f'mask puts null into "{name}", by which the sink finds a row: write mask = {{ {name} = "hash" }}'
+        " with a salt, which keeps rows apart, or take another key"
+    )
+
+
+def require_unmasked(pipeline: Any, key: Iterable[str]) -> None:
+    """Refuse a key of which the steps of columns leave nothing. Raises InvalidPipeline."""
+    if (mistake := masked(pipeline, key)) is not None:
+        raise InvalidPipeline(f"pipeline {pipeline.name}: {mistake}")
 
 
 def is_whole(slice: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from trunq.pipeline.definition.change import dropping, gives_changes, require_changes
+from trunq.pipeline.definition.change import dropping, gives_changes, masked, require_changes
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.credentials import Credentials
@@ -22,6 +22,7 @@ from trunq.pipeline.definition.many import check_many, check_one, implied, of_ta
 from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
+from trunq.pipeline.definition.reserved import refused
 from trunq.pipeline.definition.sink import Sink
 from trunq.pipeline.definition.source import HistorySource, QueueSource, Source, TableSource
 from trunq.pipeline.definition.stamp import WITH_COLUMNS
@@ -178,6 +179,13 @@ class Pipeline(Part):
             raise ValueError(f"two checks have the name {twice[0]!r}")
         return self
 
+    @model_validator(mode="after")
+    def _named_freely(self) -> Self:
+        named = [] if self.columns is None else [*self.columns.rename.values(), *self.columns.constant]
+        if (found := refused(self, (*named, *self.evolve.rename, *self.evolve.rename.values()))) is not None:
+            raise ValueError(": ".join(found))
+        return self
+
     def _require_no_columns(self) -> None:
         """Refuse an `evolve` about columns that the sink has not."""
         given = f"a sink of format {self.sink.format!r} has no columns"
@@ -197,6 +205,9 @@ class Pipeline(Part):
     def _whole(self) -> Self:
         """What stands for all rows has to be given all, and what deletes has to hear of deletes."""
         require_changes(self.source, self.sink)
+        key = getattr(self.sink, "key", None) or []
+        if (mistake := masked(self, [key] if isinstance(key, str) else key)) is not None:
+            raise ValueError(mistake)
         require_jdbc(self)
         mode = getattr(self.sink, "mode", None)
         if mode not in ("replace", "replace_partitions"):

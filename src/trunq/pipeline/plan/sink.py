@@ -21,12 +21,12 @@ from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline import sink as sinks
-from trunq.pipeline.definition.change import DELETED_AT, OWN, key_of
+from trunq.pipeline.definition.change import DELETED_AT, OWN, key_of, require_unmasked
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reserved import require_free
 from trunq.pipeline.definition.sink import DeltaSink, QueueSink, TableSink
 from trunq.pipeline.definition.storage import is_remote
 from trunq.pipeline.sink.contract import agreed, require_there
-from trunq.pipeline.sink.deleting import require_no_deleted_at
 from trunq.pipeline.sink.lake import lake_stage
 from trunq.pipeline.sink.stamped import stamped
 from trunq.pipeline.sink.version import TIME, VALID_FROM, VALID_TO
@@ -57,12 +57,16 @@ def foresee(
     if look is None:
         return Written(notes=["what its sink takes, only a run tells"])
     try:
+        if schema is not None:
+            require_free(pipeline, schema.names)
+        key = key_of(pipeline, dict(slice or {}))
+        require_unmasked(pipeline, key)
         sink = sinks.make(pipeline, dsn)
         require_there(pipeline, sink)
         fitting = None if schema is None else fitting_of(pipeline, schema, sink)
         given = schema if fitting is None else fitting.schema
-        given = stamped(pipeline.name, given) if pipeline.stamp and given is not None else given
-        found = look(pipeline, dsn, given, key_of(pipeline, dict(slice or {})))
+        given = stamped(given) if pipeline.stamp and given is not None else given
+        found = look(pipeline, dsn, given, key)
         found.notes += [] if fitting is None else fitting.notes
         return found
     except InvalidArgument as error:
@@ -75,7 +79,7 @@ def _table(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
     target = Target(model.table, model.mode, tuple(key), model.newest)
     noted = dict.fromkeys(_noted(model), "timestamp with time zone")
     if schema is not None:
-        schema = _taken(pipeline, model, schema)
+        schema = _taken(model, schema)
     kinds = None if schema is None else tables.incoming(target, schema, table_type)
     with open_lent(complete(model.dsn or dsn, f"trunq pipeline {pipeline.name}")) as connection:
         is_there = catalog.is_there(connection, target.quoted)
@@ -122,10 +126,8 @@ def _noted(model: TableSink | DeltaSink) -> list[str]:
     return [DELETED_AT] if model.deletes == "soft" else []
 
 
-def _taken(pipeline: Pipeline, model: TableSink | DeltaSink, schema: pa.Schema) -> pa.Schema:
+def _taken(model: TableSink | DeltaSink, schema: pa.Schema) -> pa.Schema:
     """Of the rows, the columns that its table gets."""
-    if model.deletes == "soft":
-        require_no_deleted_at(pipeline, schema)
     return pa.schema([each for each in schema if model.mode != "apply" or each.name not in OWN])
 
 
@@ -192,7 +194,7 @@ def _delta(pipeline: Pipeline, dsn: str, schema: pa.Schema | None, key: list[str
         table = open_table(stage.uri, stage.options)
     if schema is None:
         return Written(is_made=table is None)
-    lake = for_lake(pa.RecordBatch.from_pylist([], _taken(pipeline, model, schema))).schema
+    lake = for_lake(pa.RecordBatch.from_pylist([], _taken(model, schema))).schema
     needed = [*key, *([model.newest] if model.newest else [])]
     if missing := [name for name in needed if name not in lake.names]:
         raise InvalidArgument(

@@ -23,7 +23,6 @@ from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.deleting import (
     require_few_missing,
     require_key,
-    require_no_deleted_at,
     require_op,
 )
 from trunq.pipeline.sink.key import with_keys
@@ -45,7 +44,7 @@ class DeletingTableSink(TableSink):
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         self._target = self._target_of(run)
         if self._applies:
-            require_op(self._pipeline, schema)
+            require_op(self._pipeline, schema, run.slice)
             require_key(self._pipeline, list(self._target.key), schema)
         self._own = [name for name in OWN if name in schema.names]
         return super().begin(run, schema)
@@ -59,8 +58,6 @@ class DeletingTableSink(TableSink):
         return Target(model.table, model.mode, key, model.newest, stamps, reopens=model.mode == "history")
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
-        if self._deleted_at is not None:
-            require_no_deleted_at(self._pipeline, schema)
         own = OWN if self._applies else ()
         fitted = super()._fit(connection, pa.schema([field for field in schema if field.name not in own]))
         if self._deleted_at is not None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.definition.change import DELETED_AT, OP
+from trunq.pipeline.definition.change import OP, key_of, require_unmasked
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import TooManyMissing
 
 
-def require_no_deleted_at(pipeline: Pipeline, schema: pa.Schema) -> None:
-    """Refuse rows that have the column of soft deletes. Raises InvalidPipeline."""
-    if DELETED_AT in schema.names:
-        raise InvalidPipeline(
-            f'pipeline {pipeline.name}: the rows have a column "{DELETED_AT}", in which the sink notes when a'
-            " row was deleted",
-            f'call it otherwise: columns = {{rename = {{{DELETED_AT} = "..."}}}}',
-        )
-
-
-def require_op(pipeline: Pipeline, schema: pa.Schema) -> None:
-    """Refuse rows that do not say what became of them. Raises InvalidPipeline."""
+def require_op(pipeline: Pipeline, schema: pa.Schema, slice: dict[str, Any]) -> None:
+    """Refuse rows that do not say what became of them, or of which row. Raises InvalidPipeline."""
+    require_unmasked(pipeline, key_of(pipeline, slice))
     if OP not in schema.names:
         raise InvalidPipeline(
             f'pipeline {pipeline.name}: the rows have no column "{OP}", which says whether a row is deleted',

@@ -8,7 +8,7 @@ rows than those that are there, and reads again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -29,6 +29,7 @@ from trunq.arrow.delta import (
     write_entry,
 )
 from trunq.arrow.parquet import DataFile
+from trunq.arrow.value import TYPE
 from trunq.arrow.wide import in_columns, with_names
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
@@ -42,7 +43,7 @@ from trunq.pipeline.sink.contract import agreed
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.key import with_keys
 from trunq.pipeline.sink.lake import lake_stage, removed
-from trunq.pipeline.sink.merge import one_a_key
+from trunq.pipeline.sink.merge import number_of, one_a_key
 from trunq.pipeline.sink.rewrite import require_alike, require_columns, require_values, rewrite
 from trunq.pipeline.sink.upsert import Upsert
 
@@ -68,6 +69,8 @@ class DeltaSink:
         self._model = pipeline.sink
         self._stage = lake_stage(pipeline.name, pipeline.sink)
         self._replaced: int | None = None
+        self._numbers: frozenset[str] = frozenset()
+        """Columns of the key that are exact numbers, and texts in the table: 1.0 and 1.00 are one key."""
         self._written: frozenset[str] = frozenset()
         """Columns of the rows that the table had when the attempt began."""
 
@@ -105,6 +108,15 @@ class DeltaSink:
             self._again(run, lambda: self._make(self._fitted(lake)))
             self._stage.begin(run)
             there = pa.schema(self._there().schema().to_arrow())
+        self._numbers = frozenset(
+            name for name in needed if _is_number(schema.field(name), there.field(name))
+        )
+        if self._model.newest in self._numbers:
+            self._refuse(
+                f'"{self._model.newest}" is numeric without digits, which is a text in a lake, and "10" comes'
+                ' before "9" there',
+                f'cast it: columns = {{cast = {{{self._model.newest} = "decimal(38,10)"}}}}',
+            )
         had = {field.name: str(field.type) for field in there if field.name in lake.names}
         self._written = frozenset(had)
         return had | self._pipeline.evolve.gone(there.names)
@@ -239,15 +251,15 @@ class DeltaSink:
 
     def _upsert(self, run: Run, files: list[Path]) -> Upsert | None:
         """What merges these rows without deltalake; None: nothing does."""
-        return Upsert(self._stage, run, files, self._model.key, self._model.newest)
+        return Upsert(self._stage, run, files, self._model.key, self._model.newest, self._numbers)
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
         """Merge the rows of files, with the marks, in one entry, or none where nothing is to be written."""
         newest, key = self._model.newest, self._model.key
         schema = next(read(files)).schema
-        rows = pa.RecordBatchReader.from_batches(schema, one_a_key(files, key, newest))
+        rows = pa.RecordBatchReader.from_batches(schema, one_a_key(files, key, newest, self._numbers))
         newer = None if newest is None else no_newer(newest)
-        merging = self._merging(table, run, rows, same(key), streamed=not is_small(files))
+        merging = self._merging(table, run, rows, same(key, self._numbers), streamed=not is_small(files))
         given = written(schema.names)
         merging.when_matched_update(given, newer).when_not_matched_insert(given).execute()
 
@@ -362,9 +374,20 @@ class DeltaSink:
         raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)
 
 
-def same(key: Sequence[str]) -> str:
+def same(key: Sequence[str], numbers: Collection[str]) -> str:
     """That a row of the table has the key of one that is merged."""
-    return " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+
+    def named(of: str, name: str) -> str:
+        column = f"{of}.{quoted(name)}"
+        return number_of(column) if name in numbers else column
+
+    return " and ".join(f"{named('t', name)} = {named('s', name)}" for name in key)
+
+
+def _is_number(given: pa.Field, there: pa.Field) -> bool:
+    """Whether a column of exact numbers is a text in the table."""
+    was: bytes = (given.metadata or {}).get(TYPE, b"")
+    return was.startswith(b"numeric") and bool(pa.types.is_string(there.type))
 
 
 def no_newer(newest: str) -> str:

@@ -18,10 +18,10 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op
+from trunq.pipeline.sink.deleting import require_few_missing, require_op
 from trunq.pipeline.sink.delta import DeltaSink, is_small, no_newer, same, written
 from trunq.pipeline.sink.directory import read
-from trunq.pipeline.sink.merge import one_a_key
+from trunq.pipeline.sink.merge import alike, one_a_key
 from trunq.pipeline.sink.version import TIME
 
 _DELETED = f"s.\"{OP}\" = 'delete'"
@@ -39,9 +39,7 @@ class DeletingDeltaSink(DeltaSink):
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         if self._applies:
-            require_op(self._pipeline, schema)
-        if self._is_soft:
-            require_no_deleted_at(self._pipeline, schema)
+            require_op(self._pipeline, schema, run.slice)
         return super().begin(run, schema)
 
     def _fitted(self, lake: pa.Schema) -> pa.Schema:
@@ -59,7 +57,7 @@ class DeletingDeltaSink(DeltaSink):
         there = pa.schema(table.schema().to_arrow())
         if files:
             schema = next(read(files)).schema
-            rows = pa.RecordBatchReader.from_batches(schema, one_a_key(files, key, newest))
+            rows = pa.RecordBatchReader.from_batches(schema, one_a_key(files, key, newest, self._numbers))
         else:
             key = [name for name in key if name in there.names] or there.names[:1]
             schema = pa.schema([there.field(name) for name in key])
@@ -69,7 +67,9 @@ class DeletingDeltaSink(DeltaSink):
             self._require_few(table, files, key)
         given = written([name for name in schema.names if name not in OWN])
         alive = {DELETED_AT: "cast(null as timestamp)"} if self._is_soft else {}
-        merging = self._merging(table, run, rows, same(key), streamed=drops or not is_small(files))
+        merging = self._merging(
+            table, run, rows, same(key, self._numbers), streamed=drops or not is_small(files)
+        )
         is_kept = f"not ({_DELETED})" if OP in schema.names else None
         if is_kept is not None:
             if self._is_soft:
@@ -101,12 +101,13 @@ class DeletingDeltaSink(DeltaSink):
             staged = pa.concat_tables(
                 parquet.read_table(path, columns=key, partitioning=None) for path in files
             )
+            staged = alike(staged, key, numbers=self._numbers)
         for batch in found.to_batches():
             there += batch.num_rows
             if staged is None:
                 gone += batch.num_rows
                 continue
-            keys = pa.Table.from_batches([batch]).cast(staged.schema)
+            keys = alike(pa.Table.from_batches([batch]).cast(staged.schema), key, numbers=self._numbers)
             gone += keys.join(staged, key, join_type="left anti").num_rows
         require_few_missing(self._pipeline, self._model.max_missing, gone, there)
 

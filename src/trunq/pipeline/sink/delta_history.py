@@ -20,6 +20,7 @@ from trunq.pipeline.definition.change import is_whole
 from trunq.pipeline.sink.deleting import require_few_missing
 from trunq.pipeline.sink.delta import DeltaSink, is_small, same, written
 from trunq.pipeline.sink.directory import read
+from trunq.pipeline.sink.merge import alike
 from trunq.pipeline.sink.version import CLOSES, TIME, VALID_FROM, VALID_TO, closing, versions
 
 
@@ -29,8 +30,6 @@ class DeltaHistorySink(DeltaSink):
     _noted = (VALID_FROM, VALID_TO)
 
     def _fitted(self, lake: pa.Schema) -> pa.Schema:
-        if own := [name for name in self._noted if name in lake.names]:
-            self._refuse(f'rows have a column "{own[0]}", which mode history writes itself')
         newest = self._model.newest
         if newest is not None and not pa.types.is_temporal(lake.field(newest).type):
             self._refuse(
@@ -53,7 +52,8 @@ class DeltaHistorySink(DeltaSink):
         key, now = self._model.key, datetime.now(UTC)
         there = pa.schema(table.schema().to_arrow())
         own = [field for field in there if field.name not in (VALID_FROM, VALID_TO)]
-        rows = pa.Table.from_batches(read(files)) if files else pa.schema(own).empty_table()
+        given = pa.Table.from_batches(read(files)) if files else pa.schema(own).empty_table()
+        rows = alike(given, key, numbers=self._numbers)
         current = self._open_versions(table, rows, key)
         ended = self._ended(table, rows, key) if self._model.missing == "delete" else None
         try:
@@ -70,12 +70,12 @@ class DeltaHistorySink(DeltaSink):
             table,
             run,
             made.to_reader(),
-            f'{same(key)} and t."{VALID_TO}" is null and s."{CLOSES}"',
+            f'{same(key, self._numbers)} and t."{VALID_TO}" is null and s."{CLOSES}"',
             streamed=not is_small(files),
         )
-        given = written([name for name in made.schema.names if name != CLOSES])
+        columns = written([name for name in made.schema.names if name != CLOSES])
         merging.when_matched_update({f'"{VALID_TO}"': f's."{VALID_TO}"'})
-        merging.when_not_matched_insert(given, f'not s."{CLOSES}"')
+        merging.when_not_matched_insert(columns, f'not s."{CLOSES}"')
         merging.execute()
 
     def _open_versions(self, table: DeltaTable, rows: pa.Table, key: list[str]) -> pa.Table:
@@ -113,7 +113,7 @@ class DeltaHistorySink(DeltaSink):
         found = [schema.empty_table()]
         scanner = dataset_of(table).scanner(columns=schema.names, filter=condition)
         for batch in scanner.to_batches():
-            some = pa.Table.from_batches([batch])
+            some = alike(pa.Table.from_batches([batch]), key, numbers=self._numbers)
             numbered = some.select(key).cast(keys.schema)
             numbered = numbered.append_column("trunq row", pa.array(range(some.num_rows), pa.int64()))
             mine = numbered.join(keys, key, join_type=join)["trunq row"]

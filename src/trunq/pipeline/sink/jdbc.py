@@ -92,6 +92,7 @@ class JdbcSink:
             self._make_marks(connection)
             there = self._database.columns(connection, self._table)
             if not there:
+                self._require_number_keys(schema)
                 self._make(connection, kinds)
                 there = self._database.columns(connection, self._table)
             there = self._altered(connection, there, kinds)
@@ -160,12 +161,6 @@ class JdbcSink:
                     " 'jdbc' does not write",
                     f"sql = ['select ..., to_json({field.name}) as {field.name} from input'] makes it a text",
                 )
-            if field.name in (PART, ROW):
-                raise InvalidPipeline(
-                    f'pipeline {self._pipeline.name}: a column is called "{field.name}", as one of the'
-                    " stage is",
-                    "rename it",
-                )
             kinds[field.name] = kind
         needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
         if missing := next((name for name in needed if name not in kinds), None):
@@ -174,6 +169,17 @@ class JdbcSink:
                 f" {', '.join(kinds)}"
             )
         return kinds
+
+    def _require_number_keys(self, schema: pa.Schema) -> None:
+        """Refuse to make a table whose key is a text that was a number. Raises InvalidPipeline."""
+        for field in schema if not self._database.is_postgres else ():
+            was = (field.metadata or {}).get(TYPE, b"").decode()
+            if field.name in self._model.key and was == "numeric":
+                raise InvalidPipeline(
+                    f'pipeline {self._pipeline.name}: "{field.name}" of the key is numeric without digits,'
+                    " which would be a text there, and 1.0 and 1.00 two keys",
+                    f'cast it: columns = {{cast = {{{field.name} = "decimal(38,10)"}}}}; or make the table',
+                )
 
     def _staged(self, schema: pa.Schema) -> dict[str, str]:
         """The types that columns have in a stage: as Spark gives them; it is the table that refuses."""
@@ -192,6 +198,8 @@ class JdbcSink:
             renamed = self._pipeline.evolve.renamed(there, coming)
             if there and not {*renamed.values()} & {*self._model.key}:
                 self._require_fit(connection, there, list(coming) or None)
+        if not there and schema is not None:
+            self._require_number_keys(schema)
         named = {renamed.get(name, name): column for name, column in there.items()}
         kinds = {name: column.kind for name, column in named.items()}
         return Foreseen(kinds, coming, renamed, self._widened(named, coming))

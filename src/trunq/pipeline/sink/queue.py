@@ -48,7 +48,7 @@ class QueueSink(PostgresSink):
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         if self._applies:
-            require_op(self._pipeline, schema)
+            require_op(self._pipeline, schema, run.slice)
             require_key(self._pipeline, key_of(self._pipeline, run.slice), schema)
         if self._model.key is not None and self._model.key not in schema.names:
             raise InvalidPipeline(

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.stamp import STAMPS
 from trunq.pipeline.figures import SinkColumns
@@ -36,20 +35,15 @@ class Stamped:
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         """Make ready for rows of this schema with their stamps."""
-        return self._sink.begin(run, stamped(run.pipeline, schema))
+        return self._sink.begin(run, stamped(schema))
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Stage rows with their stamps."""
         return self._sink.stage(run, part, with_stamps(run, checked(batches)))
 
 
-def stamped(pipeline: str, schema: pa.Schema) -> pa.Schema:
-    """The schema of rows with their stamps. Raises InvalidPipeline where rows have such columns."""
-    if own := [name for name in schema.names if name.lower() in STAMPS]:
-        raise InvalidPipeline(
-            f'pipeline {pipeline}: rows have a column "{own[0]}", which stamp writes itself',
-            f'leave stamp out, or rename the column: columns = {{ rename = {{ {own[0]} = "..." }} }}',
-        )
+def stamped(schema: pa.Schema) -> pa.Schema:
+    """The schema of rows with their stamps."""
     return pa.schema([*schema, *_FIELDS], schema.metadata)
 
 

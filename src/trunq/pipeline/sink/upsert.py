@@ -10,7 +10,7 @@ busy beside it does not keep it from ever ending.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -56,12 +56,18 @@ class Upsert:
     """The upsert of one run, through all its tries."""
 
     def __init__(
-        self, stage: LakeStage | StoredStage, run: Run, files: list[Path], key: list[str], newest: str | None
+        self,
+        stage: LakeStage | StoredStage,
+        run: Run,
+        files: list[Path],
+        key: list[str],
+        newest: str | None,
+        numbers: Collection[str],
     ) -> None:
         self._stage, self._run, self._files = stage, run, files
-        self._key, self._newest = key, newest
+        self._key, self._newest, self._numbers = key, newest, numbers
         self._names = set(parquet.read_schema(files[0]).names)
-        self._rows = chosen(files, key, newest)
+        self._rows = chosen(files, key, newest, numbers)
         self._shape: tuple[pa.Schema, list[str]] | None = None
         self._met: dict[str, _Met] = {}
         self._given: tuple[list[int], list[DataFile]] | None = None
@@ -101,8 +107,11 @@ class Upsert:
         there = {unquote(each["path"]): each for each in pa.table(table.get_add_actions()).to_pylist()}
         for path in [path for path in self._met if path not in there]:
             self._stage.leave(self._met.pop(path).files)
-        keys = alike(self._rows.cast(_with_types(self._rows.schema, dataset.schema)), self._key)
-        bounds = _bounds(keys, self._key)
+        keys = alike(
+            self._rows.cast(_with_types(self._rows.schema, dataset.schema)), self._key, numbers=self._numbers
+        )
+        # Of numbers, the log has the bounds of their texts.
+        bounds = _bounds(keys, [name for name in self._key if name not in self._numbers])
         for fragment in dataset.get_fragments():
             # As it is on the disk; the log has it encoded.
             path = fragment.path
@@ -124,7 +133,7 @@ class Upsert:
     def _meet(self, fragment: Any, schema: pa.Schema, partition_by: list[str], keys: pa.Table) -> _Met:
         columns = [name for name in keys.schema.names if name != ROW]
         there = fragment.to_table(schema=schema, columns=columns)
-        numbered = with_places(alike(there.select(self._key), self._key, partition_by))
+        numbered = with_places(alike(there.select(self._key), self._key, partition_by, self._numbers))
         places = keys.select([*self._key, ROW]).rename_columns([*self._key, _AT])
         pairs = numbered.join(places, self._key, join_type="inner").select([ROW, _AT])
         outdone: list[int] = []

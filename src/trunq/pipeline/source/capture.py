@@ -272,11 +272,12 @@ class CaptureSource(TableSource):
     def _columns(self, connection: psycopg.Connection[Any]) -> tuple[sql.Composed, pa.Schema]:
         """Those of the table that are captured, and our own."""
         columns, schema = super()._columns(connection)
-        if taken := [name for name in OWN if name in schema.names]:
+        if taken := [name for name in schema.names if name in OWN or name.startswith("trunq ")]:
             raise InvalidPipeline(
                 f'pipeline {self._name}: {self._model.table} has a column "{taken[0]}", which captured rows'
                 " have of their own",
-                "rename it, or leave it out: columns = {exclude = [...]}",
+                f'give it another name: alter table {self._model.table} rename "{taken[0]}" to ...; or leave'
+                " it out: columns = {exclude = [...]}",
             )
         return columns, pa.schema([*_FIELDS, *schema])
 

@@ -13,6 +13,7 @@ from trunq.arrow.batch import batches_of, like
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reserved import require_free
 from trunq.pipeline.errors import TooManyBad
 from trunq.pipeline.figures import Newest, timed, timed_each
 from trunq.pipeline.sink import Sink, Staged
@@ -86,6 +87,7 @@ class Flow:
             self._require_good(0)
             return Staged([], 0)
         if self.schema is None:
+            require_free(self._pipeline, first.schema.names)
             self.schema = first.schema
         schema = self.schema
         part = self._part or str(uuid.uuid4())

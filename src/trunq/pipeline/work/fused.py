@@ -26,6 +26,7 @@ from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reserved import require_free
 from trunq.pipeline.errors import Wait, raise_wait, wait_told
 from trunq.pipeline.figures import Figures, Newest
 from trunq.pipeline.redact import redacted
@@ -125,6 +126,7 @@ class Fused:
         figures = self.run.figures
         fitting = None
         if schema is not None:
+            require_free(self.pipeline, schema.names)
             fitting = fitting_of(self.pipeline, schema, self.sink)
             becomes = schema if fitting is None else fitting.schema
             Newest(self.pipeline, becomes)  # refused before a row is read

@@ -182,7 +182,7 @@ class JdbcStaging(Staging):
             with self._telling():
                 return self._collected(checked, Counting(pipeline, self.dsn, run, schema, fitting))
         becomes = schema if fitting is None else fitting.schema
-        becomes = stamped(pipeline.name, becomes) if pipeline.stamp else becomes
+        becomes = stamped(becomes) if pipeline.stamp else becomes
         made, plain = spark_schema(pipeline.name, pa.schema([*becomes, pa.field(PART, pa.string())]))
         parts = self.spark.sparkContext.accumulator({}, _Parts())
 

@@ -37,11 +37,6 @@ def marked(pipeline: Pipeline, frame: DataFrame, schema: pa.Schema) -> DataFrame
 
     if not pipeline.is_marked:
         return frame
-    if BROKEN in frame.columns:
-        raise InvalidPipeline(
-            f'pipeline {pipeline.name}: rows have a column "{BROKEN}", which checks write themselves',
-            "give it another name in sql",
-        )
     broken = [_expression(pipeline, check, frame) for check in pipeline.checks if check.holds]
     names = functions.array_compact(functions.array(*broken))
     made = frame.select("*", names.alias(BROKEN)) if broken else frame

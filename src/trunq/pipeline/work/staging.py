@@ -22,6 +22,7 @@ from trunq.arrow.batch import unified
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reserved import require_free
 from trunq.pipeline.figures import Newest, timed
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
@@ -102,6 +103,7 @@ class Staging:
 
     def _executed(self, frame: DataFrame) -> list[dict[str, Any]]:
         schema = sink_schema(self.pipeline.name, frame.schema)
+        require_free(self.pipeline, schema.names)
         with ruling(self.pipeline, schema, self.dsn):
             # Refused here, before a row is read.
             checked = marked(self.pipeline, frame, schema)

@@ -37,6 +37,14 @@ begin
     perform trunq._set_trigger(v_new, null, p_due_times);
     return true;
   end if;
+  if (p_definition, v_followers) is not distinct from (v_old.definition, v_old.followers) then
+    -- A subscription that somebody dropped comes back, and so do times that were computed by older rules of a time zone.
+    if p_due_times is not null or p_definition #>> '{trigger,on}' = 'message'
+      and not trunq._has_subscription(p_definition #>> '{trigger,queue}', 'trigger_' || p_pipeline) then
+      perform trunq._set_trigger(v_old, v_old.definition->'trigger', p_due_times);
+    end if;
+    return null;
+  end if;
   if p_definition->'source' is distinct from v_old.definition->'source' or p_definition->'sink' is distinct from v_old.definition->'sink' then
     select p.name into v_open from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
     where v_old.pipeline_id in (p.pipeline_id, p.parent_id) and r.ended_at is null order by 1 limit 1;
@@ -44,6 +52,7 @@ begin
       perform trunq._fail('TQ031', format('pipeline "%s" reads from a %s: where it is would mean nothing to a %s',
         p_pipeline, v_old.definition->'source'->>'format', p_definition->'source'->>'format'), 'make a pipeline of another name, or drop this one first');
     end if;
+    perform trunq._check_soft(p_pipeline, p_definition, v_old.definition);
     if trunq._slice_part(p_definition->'source') <> trunq._slice_part(v_old.definition->'source')
       and v_open is not null
     then
@@ -72,7 +81,7 @@ begin
 end $$;
 comment on function trunq.create_pipeline is
   'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, which the caller computes. It makes the queue "pipelines" where there is none.
-Returns: true when it was made.
+Returns: true when it was made, false when it was changed; null when it was the same before, and nothing is written.
 Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), for another queue while the state is a place in the one so far, for a name that begins as that of another which makes subscriptions, and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
 Locks: others who make or drop a pipeline; the pipeline.';
 
@@ -391,6 +400,17 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select coalesce(p_sink->>'mode' in ('replace', 'apply') or p_sink->>'missing' = 'delete', false)
 $$;
 comment on function trunq._stands_for_all is 'Whether rows of a sink go that its source does not have.';
+
+create or replace function trunq._check_soft(p_pipeline text, p_definition jsonb, p_before jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_before #>> '{sink,deletes}' = 'soft' and p_definition #>> '{sink,deletes}' is distinct from 'soft'
+    and trunq._sink_target(p_before) = trunq._sink_target(p_definition) then
+    perform trunq._fail('TQ031', format('pipeline "%s" keeps deleted rows with a time in deleted_at, and without deletes = "soft" those that come again would stay marked', p_pipeline),
+      format('keep it, or write to another sink; or: trunq pipeline drop %s, delete the rows of its sink that have a deleted_at, and create it again', p_pipeline));
+  end if;
+end $$;
+comment on function trunq._check_soft is 'Refuses (TQ031) to give up soft deletes in a sink that has such rows.';
 
 create or replace function trunq._sink_place(p_sink jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$

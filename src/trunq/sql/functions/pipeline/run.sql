@@ -93,7 +93,9 @@ comment on function trunq._take_run is 'Has somebody take up a run.';
 
 create or replace function trunq._tell_pipeline(p_pipeline trunq.pipeline) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select jsonb_build_object('pipeline', p_pipeline.name, 'message', p_pipeline.message, 'identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked,
+  -- Of one without instances, its newest run knows what a message said.
+  select jsonb_build_object('pipeline', p_pipeline.name, 'message', case when p_pipeline.message is not null or not p_pipeline.definition ? 'message' then p_pipeline.message
+    else (select r.slice->'message' from trunq.pipeline_run r where r.pipeline_id = p_pipeline.pipeline_id and r.backfill = 0 and r.slice ? 'message' order by r.number desc limit 1) end, 'identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked,
     'refused', p_pipeline.refused, 'hint', p_pipeline.hint)
 $$;
 comment on function trunq._tell_pipeline is 'What whoever works on a run is to know of its pipeline.';
