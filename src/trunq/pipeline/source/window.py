@@ -93,15 +93,21 @@ class Clock:
         """Whether a slice can still be read: rows do not tell for ever when they were written."""
         row = connection.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
         assert row is not None
-        self._require_near(Snapshot.parse(slice.get("lo") or slice["hi"]), row[0])
+        for lo in (slice.get("lo") or slice["hi"], *slice.get("back", {}).values()):
+            self._require_near(Snapshot.parse(lo), row[0])
 
     def _require_near(self, lo: Snapshot, xmax: int) -> None:
-        if xmax - lo.xmin >= _FURTHEST - _FUTURE:
+        if not is_near(lo, xmax):
             raise InvalidPipeline(
                 f"pipeline {self._name}: its source had more than 2^31 transactions since the last run, or"
                 f" one that is open for so long: rows do not say any more when they were written",
                 f"trunq pipeline state {self._name} --reset begins anew, and reads all of it",
             )
+
+
+def is_near(lo: Snapshot, xmax: int) -> bool:
+    """Whether rows still say whether they were written after a snapshot."""
+    return xmax - lo.xmin < _FURTHEST - _FUTURE
 
 
 def between(lo: str | None, hi: str) -> sql.Composed:
