@@ -46,9 +46,27 @@ log = logging.getLogger("trunq.pipeline")
 _FIELDS: Final = [(OP, pa.string()), (CHANGED_AT, pa.timestamp("us", "UTC"))]
 
 _DETAILS: Final = """select a.attname, format_type(a.atttypid, a.atttypmod),
-  a.atthasdef or a.atthasmissing, a.attgenerated = 'v'
+  a.atthasdef or a.atthasmissing, a.attgenerated = 'v', a.attnum
 from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
 order by a.attnum"""
+
+# Images may be older than a condition of a domain, or than the name of a value of an enum.
+_KINDS: Final = """with recursive d(name, at, oid, modifier) as (
+  select attname, attnum, atttypid, atttypmod from pg_attribute
+  where attrelid = %s::regclass and attnum > 0 and not attisdropped
+  union all select name, at, typbasetype, typtypmod from d join pg_type t on t.oid = d.oid where typtype = 'd')
+select name::text, case when typtype = 'e' then 'text' else format_type(d.oid, modifier) end
+from d join pg_type t on t.oid = d.oid where typtype <> 'd' order by at"""
+
+# Of all that its columns are made of.
+_LABELS: Final = """with recursive t(oid) as (
+  select atttypid from pg_attribute where attrelid = %(table)s::regclass and attnum > 0 and not attisdropped
+  union select m.oid from t join pg_type p on p.oid = t.oid
+  cross join lateral (select p.typbasetype union all select p.typelem
+    union all select rngsubtype from pg_range where p.oid in (rngtypid, rngmultitypid)
+    union all select atttypid from pg_attribute
+      where attrelid = p.typrelid and attnum > 0 and not attisdropped) m(oid) where m.oid <> 0)
+select e.oid::text, e.enumlabel::text from t join pg_enum e on e.enumtypid = t.oid"""
 
 _PRIMARY_KEY: Final = """select a.attname from pg_index i
 cross join unnest(i.indkey::smallint[]) with ordinality k(attnum, at)
@@ -64,7 +82,7 @@ _HAS_TRIGGERS: Final = """select exists (select from pg_trigger t join pg_proc p
 
 _TRUNCATED: Final = "it was truncated"
 
-_Details = list[tuple[str, str, bool, bool]]
+_Details = list[tuple[str, str, bool, bool, int]]
 
 
 class CaptureSource(TableSource):
@@ -146,6 +164,9 @@ class CaptureSource(TableSource):
             "captured": capture.created_at.isoformat(),
             "names": sorted({*state.get("names", ()), capture.published_as}),
             "columns": {name: kind for name, kind, *_ in details},
+            # With those that were dropped: one that gets such a name is another.
+            "places": {**state.get("places", {}), **{name: place for name, *_, place in details}},
+            "labels": dict(connection.execute(_LABELS.encode(), {"table": self._quoted}).fetchall()),
             "only": capture.columns,
             "key": self._key(connection, details, capture),
             "version": self._version(connection, capture),
@@ -238,14 +259,14 @@ class CaptureSource(TableSource):
     def _read_changes(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
         with self._connected() as connection:
             columns, schema = self._columns(connection)
-            names = [name for name, _, _, is_virtual in self._details(connection) if not is_virtual]
+            kinds = self._kinds(connection)
         lo, hi = slice["changes"]
         found = self._messages(slice["queue"], lo, hi, slice["names"])
         assert found is not None
         if self._applies:
-            query = net(found, self._table, slice["key"], names, columns)
+            query = net(found, kinds, slice["key"], columns)
         else:
-            query = each(found, self._table, slice["key"], columns)
+            query = each(found, kinds, slice["key"], columns)
         for batch in fetch(self._dsn, query.as_string(None), schema, check=context.check):
             if UNCLEAR in batch.column(OP).to_pylist():
                 self._refuse_unclear(batch, slice["key"])
@@ -281,13 +302,19 @@ class CaptureSource(TableSource):
         return columns, pa.schema([*_FIELDS, *schema])
 
     def _found_columns(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str, bool, str]]:
-        taken = {name for name, _, _, is_virtual in self._details(connection) if not is_virtual}
+        taken = {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
         return [each for each in super()._found_columns(connection) if each[0] in taken]
 
     def _details(self, connection: psycopg.Connection[Any]) -> _Details:
         """The columns that are captured: name, type, whether it has a default, and whether it is virtual."""
         found = connection.execute(_DETAILS.encode(), (self._quoted,)).fetchall()
         return [each for each in found if self._only is None or each[0] in self._only]
+
+    def _kinds(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+        """The columns that are captured, with the types that the values of their images are read as."""
+        taken = {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
+        found = connection.execute(_KINDS.encode(), (self._quoted,)).fetchall()
+        return [each for each in found if each[0] in taken]
 
     def _key(
         self, connection: psycopg.Connection[Any], details: _Details, capture: Capture | None
@@ -434,10 +461,14 @@ def _changed(state: State, now: State, details: _Details) -> str | None:
     kinds: dict[str, str] = now["columns"]
     added = [each for each in details if each[0] not in before]
     is_renamed = bool(added) and not before.keys() <= kinds.keys()
-    has_default = any(default and not is_virtual for _, _, default, is_virtual in added)
+    has_default = any(default and not is_virtual for _, _, default, is_virtual, _ in added)
     has_type = any(kinds.get(name, kind) != kind for name, kind in before.items())
-    if is_renamed or has_default or has_type or now["key"] != state["key"]:
+    # Dropped and added again, a column is another one; and two may have changed names.
+    is_other = any(now["places"][name] != place for name, place in state.get("places", {}).items())
+    if is_renamed or has_default or has_type or is_other or now["key"] != state["key"]:
         return "its columns changed"
+    if any(now["labels"].get(oid, label) != label for oid, label in state.get("labels", {}).items()):
+        return "a value of an enum was renamed"
     if now["version"] != state["version"] or now["only"] != state["only"]:
         return "it was captured otherwise"
     return None
