@@ -105,7 +105,7 @@ class TableSource(Source):
         self._model = pipeline.source
         self._chosen = pipeline.columns
         self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
-        self._clock = Clock(pipeline.name)
+        self._clock = Clock(pipeline.name, is_elsewhere=self._model.dsn not in (None, dsn))
         try:
             self._table = identifier(self._model.table)
         except InvalidArgument as error:
@@ -240,6 +240,8 @@ class TableSource(Source):
             query = sql.SQL(" union all ").join(selects).as_string(connection)
 
         def verify(cursor: Any) -> None:
+            if "hi" in slice:
+                self._clock.verify(cursor)
             for piece in pieces:
                 cursor.execute(f"select pg_relation_filenode({piece.table})::bigint")
                 if cursor.fetchone() != (piece.file,):
