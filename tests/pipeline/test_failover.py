@@ -103,3 +103,68 @@ def test_a_slice_that_was_planned_at_the_primary_is_not_read_at_a_standby(bench:
     aside = made.model_copy(update={"source": made.source.model_copy(update={"dsn": pair.standby.dsn})})
     with pytest.raises(SourceChanged, match="its source is a standby, which may lack rows"):
         list(TableSource(aside, bench.dsn, control).read(slice, Context(pipeline, 1)))
+
+
+def queue_of(dsn: str) -> None:
+    tell(dsn, "select trunq.create_queue('orders')")
+
+
+def publish(dsn: str, word: str, times: int) -> None:
+    tell(dsn, f"select trunq.publish('orders', '{{\"word\": \"{word}\"}}')", times)
+
+
+def test_a_queue_that_lost_ticks_which_were_read_is_refused_when_others_have_their_numbers(
+    bench: Bench, pair: Pair
+) -> None:
+    queue_of(pair.primary.dsn)
+    source = {"format": "queue", "queue": "orders", "dsn": pair.either}
+    pipeline = bench.make(source, {"format": "table", "table": "moved"})
+    publish(pair.primary.dsn, "first", 1)
+    bench.run(pipeline)
+    pair.caught_up()
+    pair.sever()
+    for _ in range(3):
+        publish(pair.primary.dsn, "lost", 1)
+        bench.run(pipeline)
+    pair.fail_over()
+    for _ in range(8):
+        publish(pair.standby.dsn, "new", 1)
+        tell(pair.standby.dsn, "select trunq.tick('orders', true)")
+    with pytest.raises(InvalidPipeline, match="was set back, or has failed over: tick"):
+        bench.run(pipeline)
+    bench.client.set_pipeline_state(pipeline, {})
+    bench.run(pipeline)
+    assert bench.one("select count(*) from moved where payload->>'word' = 'new'") == 8
+
+
+@pytest.mark.parametrize("has_changes", [False, True])
+def test_a_captured_table_that_lost_what_was_read_is_refused(
+    bench: Bench, pair: Pair, has_changes: bool
+) -> None:
+    tell(pair.primary.dsn, "create table read (id int primary key)")
+    source = {"format": "table", "table": "read", "changes": "capture", "dsn": pair.either}
+    pipeline = bench.make(source, {"format": "table", "table": "moved", "mode": "apply"})
+    tell(pair.primary.dsn, "insert into read values (1)")
+    bench.run(pipeline)
+    pair.caught_up()
+    if not has_changes:
+        # The capture stays, and the rows are read anew after the standby has heard the last of it.
+        pair.sever()
+        bench.client.set_pipeline_state(pipeline, {})
+    for id in range(2, 6):
+        if has_changes and id == 3:
+            pair.caught_up()
+            pair.sever()
+        tell(pair.primary.dsn, f"insert into read values ({id})")
+        if has_changes or id == 5:
+            bench.run(pipeline)
+    pair.fail_over()
+    for id in range(10, 40):
+        tell(pair.standby.dsn, f"insert into read values ({id})")
+        tell(pair.standby.dsn, f"select trunq.tick('changes_{pipeline}', true)")
+    with pytest.raises(InvalidPipeline, match=r"has failed over"):
+        bench.run(pipeline)
+    bench.client.set_pipeline_state(pipeline, {})
+    bench.run(pipeline)
+    there = one(pair.standby.dsn, "select array_agg(id order by id) from read")
+    assert bench.one("select array_agg(id order by id) from moved") == there
