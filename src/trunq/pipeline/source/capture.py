@@ -33,10 +33,10 @@ from trunq.pipeline.definition.change import CHANGED_AT, OP, OWN
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import QueueSource as QueueModel
 from trunq.pipeline.definition.source import TableSource as Model
-from trunq.pipeline.source import Context, Foreseen, Plan, State
+from trunq.pipeline.source import Context, Foreseen, Plan, State, catalog, timeline
 from trunq.pipeline.source.change import UNCLEAR, UPSERT, counted, each, messages, net, some, truncates
 from trunq.pipeline.source.own import own_name
-from trunq.pipeline.source.queue import QueueSource
+from trunq.pipeline.source.queue import QueueSource, cut_of
 from trunq.pipeline.source.table import TableSource
 from trunq.record import Capture
 from trunq.spark.source.range import Snapshot, Window
@@ -45,26 +45,9 @@ log = logging.getLogger("trunq.pipeline")
 
 _FIELDS: Final = [(OP, pa.string()), (CHANGED_AT, pa.timestamp("us", "UTC"))]
 
-_DETAILS: Final = """select a.attname, format_type(a.atttypid, a.atttypmod),
-  a.atthasdef or a.atthasmissing, a.attgenerated = 'v'
-from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
-order by a.attnum"""
-
-_PRIMARY_KEY: Final = """select a.attname from pg_index i
-cross join unnest(i.indkey::smallint[]) with ordinality k(attnum, at)
-join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-where i.indrelid = %s::regclass and i.indisprimary and k.at <= i.indnkeyatts order by k.at"""
-
-_FULL_NAME: Final = """select n.nspname || '.' || c.relname, row_security_active(c.oid)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass"""
-
-_HAS_TRIGGERS: Final = """select exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
-  where t.tgrelid = to_regclass(%s) and p.pronamespace = to_regnamespace('trunq_data')
-    and starts_with(p.proname, 'capture_'))"""
-
 _TRUNCATED: Final = "it was truncated"
 
-_Details = list[tuple[str, str, bool, bool]]
+_Details = list[tuple[str, str, bool, bool, int]]
 
 
 class CaptureSource(TableSource):
@@ -77,6 +60,7 @@ class CaptureSource(TableSource):
         self._capture_queue = self._model.queue or own_name("changes", pipeline.name)
         self._subscription = self._model.subscription or own_name("pipeline", pipeline.name)
         self._client_dsn = self._model.dsn or dsn
+        self._is_elsewhere = self._model.dsn not in (None, dsn)
         self._applies = getattr(pipeline.sink, "mode", None) == "apply"
         self._only: list[str] | None = None
         """The columns that are captured; None: all."""
@@ -87,6 +71,9 @@ class CaptureSource(TableSource):
             self._require_trunq(connection)
             capture = self._captured(connection, client, state)
             self._subscribe(client, capture.queue, is_new="tick" not in state)
+            if "timeline" in state:
+                # Afterwards a tick that is still there tells it of itself.
+                timeline.require_same(self._name, connection, state, timeline.find(connection))
             then, why = self._then(connection, capture, state)
             if "tick" not in state or why is not None:
                 return self._anew(client, capture.queue, then, why)
@@ -146,6 +133,9 @@ class CaptureSource(TableSource):
             "captured": capture.created_at.isoformat(),
             "names": sorted({*state.get("names", ()), capture.published_as}),
             "columns": {name: kind for name, kind, *_ in details},
+            # With those that were dropped: one that gets such a name is another.
+            "places": {**state.get("places", {}), **{name: place for name, *_, place in details}},
+            "labels": dict(connection.execute(catalog.LABELS.encode(), {"table": self._quoted}).fetchall()),
             "only": capture.columns,
             "key": self._key(connection, details, capture),
             "version": self._version(connection, capture),
@@ -186,8 +176,9 @@ class CaptureSource(TableSource):
     def _anew(self, client: Client, queue: str, then: State, why: str | None) -> Plan:
         # The queue keeps what is behind this tick, which comes before any snapshot of the rows.
         client.tick(queue, force=True)
-        tick = max((tick.tick_id for tick in client.list_ticks(queue)), default=0)
-        slice = {"snapshot": True, "key": then["key"], "only": then["only"], "then": {**then, "tick": tick}}
+        tick = client.list_ticks(queue)[-1]
+        then = {**then, "tick": tick.tick_id, "cut": cut_of(tick)}
+        slice = {"snapshot": True, "key": then["key"], "only": then["only"], "then": then}
         return Plan({**slice, "because": why} if why else slice, None)
 
     def _changes(
@@ -198,7 +189,7 @@ class CaptureSource(TableSource):
         lo = self._since(client, queue, state)
         if not _is_after(lo, hi.snapshot):
             return Plan(None, state)
-        after = {**then, "tick": hi.tick_id}
+        after = {**then, "tick": hi.tick_id, "cut": cut_of(hi)}
         found = self._messages(queue, lo, hi.snapshot, then["names"])
         if found is None or not _ask(connection, some(found)):
             return Plan(None, after)
@@ -210,7 +201,7 @@ class CaptureSource(TableSource):
 
     def _since(self, client: Client, queue: str, state: State) -> str:
         """The snapshot from which on changes are new."""
-        self._of_queue(queue)._require(client, state["tick"])
+        self._of_queue(queue)._require(client, state["tick"], state.get("cut"))
         of_tick = (tick.snapshot for tick in client.list_ticks(queue, state["tick"], state["tick"]))
         return str(state.get("since") or next(of_tick, "0:0:"))
 
@@ -219,6 +210,7 @@ class CaptureSource(TableSource):
             log.warning("pipeline %s reads all of %s anew: %s", self._name, self._model.table, why)
         with self._connected() as connection:
             columns, schema = self._columns(connection)
+            place = timeline.find(connection) if self._is_elsewhere else {}
         op = UPSERT if self._applies else "snapshot"
         query = sql.SQL("select {}::text, null::timestamptz, {} from {}").format(
             sql.Literal(op), columns, self._table
@@ -230,7 +222,7 @@ class CaptureSource(TableSource):
             cursor.execute(set_local(READING))
             cursor.fetchall()
             cursor.execute("select pg_current_snapshot()::text")
-            context.state = {**slice["then"], "since": cursor.fetchone()[0]}
+            context.state = {**slice["then"], "since": cursor.fetchone()[0], **place}
             for batch in run(cursor, query.as_string(None), schema):
                 context.check()
                 yield batch
@@ -238,15 +230,16 @@ class CaptureSource(TableSource):
     def _read_changes(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
         with self._connected() as connection:
             columns, schema = self._columns(connection)
-            names = [name for name, _, _, is_virtual in self._details(connection) if not is_virtual]
+            kinds = self._kinds(connection)
         lo, hi = slice["changes"]
         found = self._messages(slice["queue"], lo, hi, slice["names"])
         assert found is not None
         if self._applies:
-            query = net(found, self._table, slice["key"], names, columns)
+            query = net(found, kinds, slice["key"], columns)
         else:
-            query = each(found, self._table, slice["key"], columns)
-        for batch in fetch(self._dsn, query.as_string(None), schema, check=context.check):
+            query = each(found, kinds, slice["key"], columns)
+        rows = fetch(self._dsn, query.as_string(None), schema, verify=self._clock.verify, check=context.check)
+        for batch in rows:
             if UNCLEAR in batch.column(OP).to_pylist():
                 self._refuse_unclear(batch, slice["key"])
             yield batch
@@ -282,13 +275,19 @@ class CaptureSource(TableSource):
         return columns, pa.schema([*_FIELDS, *schema])
 
     def _found_columns(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str, bool, str]]:
-        taken = {name for name, _, _, is_virtual in self._details(connection) if not is_virtual}
+        taken = {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
         return [each for each in super()._found_columns(connection) if each[0] in taken]
 
     def _details(self, connection: psycopg.Connection[Any]) -> _Details:
         """The columns that are captured: name, type, whether it has a default, and whether it is virtual."""
-        found = connection.execute(_DETAILS.encode(), (self._quoted,)).fetchall()
+        found = connection.execute(catalog.DETAILS.encode(), (self._quoted,)).fetchall()
         return [each for each in found if self._only is None or each[0] in self._only]
+
+    def _kinds(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+        """The columns that are captured, with the types that the values of their images are read as."""
+        taken = {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
+        found = connection.execute(catalog.KINDS.encode(), (self._quoted,)).fetchall()
+        return [each for each in found if each[0] in taken]
 
     def _key(
         self, connection: psycopg.Connection[Any], details: _Details, capture: Capture | None
@@ -300,7 +299,7 @@ class CaptureSource(TableSource):
         old = {} if columns is None else {new: name for name, new in columns.rename.items()}
         key = [old.get(name, name) for name in given]
         if not key or not names.issuperset(key):
-            key = [row[0] for row in connection.execute(_PRIMARY_KEY.encode(), (self._quoted,)).fetchall()]
+            key = [row[0] for row in connection.execute(catalog.PRIMARY_KEY.encode(), (self._quoted,)).fetchall()]
         if not key and self._applies:
             raise InvalidPipeline(
                 f"pipeline {self._name}: {self._model.table} has no primary key, and rows are found by it",
@@ -373,13 +372,13 @@ class CaptureSource(TableSource):
 
     def _full_name(self, connection: psycopg.Connection[Any]) -> tuple[str, bool]:
         """The name of the table with its schema, and whether policies hide rows of it."""
-        row = connection.execute(_FULL_NAME.encode(), (self._quoted,)).fetchone()
+        row = connection.execute(catalog.FULL_NAME.encode(), (self._quoted,)).fetchone()
         assert row is not None
         return row[0], row[1]
 
     def _has_triggers(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the table is captured, and not one of its name that was dropped since."""
-        row = connection.execute(_HAS_TRIGGERS.encode(), (self._quoted,)).fetchone()
+        row = connection.execute(catalog.HAS_TRIGGERS.encode(), (self._quoted,)).fetchone()
         return bool(row and row[0])
 
     def _uncaptured(self) -> InvalidPipeline:
@@ -435,10 +434,14 @@ def _changed(state: State, now: State, details: _Details) -> str | None:
     kinds: dict[str, str] = now["columns"]
     added = [each for each in details if each[0] not in before]
     is_renamed = bool(added) and not before.keys() <= kinds.keys()
-    has_default = any(default and not is_virtual for _, _, default, is_virtual in added)
+    has_default = any(default and not is_virtual for _, _, default, is_virtual, _ in added)
     has_type = any(kinds.get(name, kind) != kind for name, kind in before.items())
-    if is_renamed or has_default or has_type or now["key"] != state["key"]:
+    # Dropped and added again, a column is another one; and two may have changed names.
+    is_other = any(now["places"][name] != place for name, place in state.get("places", {}).items())
+    if is_renamed or has_default or has_type or is_other or now["key"] != state["key"]:
         return "its columns changed"
+    if any(now["labels"].get(oid, label) != label for oid, label in state.get("labels", {}).items()):
+        return "a value of an enum was renamed"
     if now["version"] != state["version"] or now["only"] != state["only"]:
         return "it was captured otherwise"
     return None

@@ -62,16 +62,16 @@ def truncates(messages: sql.Composed) -> sql.Composed:
     return sql.SQL("select exists (select from ({}) m where {} = 'truncate')").format(messages, sql.SQL(_OPS))
 
 
+Kinds = Sequence[tuple[str, str]]
+"""Columns of a table with the types that their values in an image are read as."""
+
+
 def net(
-    messages: sql.Composed,
-    table: sql.Composable,
-    key: Sequence[str],
-    names: Sequence[str],
-    columns: sql.Composable,
+    messages: sql.Composed, kinds: Kinds, key: Sequence[str], columns: sql.Composable
 ) -> sql.Composed:
     """What became of each key: _op, _changed_at, and the columns of the row, as it is or as it last was.
 
-    `names` are the columns of the table, of which `columns` selects.
+    `kinds` are the columns of the table, of which `columns` selects.
     """
     return sql.SQL(
         """with m as (select payload->'before' as before, payload->'after' as after, {time} as "trunq at"
@@ -88,23 +88,24 @@ w as (select k.*, max("trunq at") over per as "trunq changed",
   window per as (partition by "trunq key"))
 select case when "trunq ends" > 1 or "trunq begins" > 1 or abs("trunq sum") > 1 then {unclear}
     when "trunq sum" > 0 then {upsert} else {delete} end as _op, "trunq changed" as _changed_at, {columns}
-from w cross join lateral jsonb_populate_record(null::{table}, "trunq row") r
+from w cross join lateral {row} r({kinds})
 where "trunq sum" > 0 or "trunq sum" < 0 and "trunq ends" = 0"""
     ).format(
         time=sql.SQL(_TIME),
         messages=messages,
-        shape=_shape(names),
+        shape=_shape([name for name, _ in kinds]),
         key=_key(key, '"trunq row"'),
         unclear=sql.Literal(UNCLEAR),
         upsert=sql.Literal(UPSERT),
         delete=sql.Literal(DELETE),
         columns=columns,
-        table=table,
+        row=sql.SQL(_ROW),
+        kinds=_kinds(kinds),
     )
 
 
 def each(
-    messages: sql.Composed, table: sql.Composable, key: Sequence[str], columns: sql.Composable
+    messages: sql.Composed, kinds: Kinds, key: Sequence[str], columns: sql.Composable
 ) -> sql.Composed:
     """Each change, in the order of transactions, and in each of these in that of its messages: _op,
     _changed_at and the row after it, or before a delete. A change of the key is a delete and an insert.
@@ -122,7 +123,7 @@ o as (select txid as "trunq txid", id as "trunq id", 1 as "trunq part", "trunq a
     case op when 'delete' then before else after end as "trunq row" from p
   union all select txid, id, 0, "trunq at", 'delete', before from p where has_moved)
 select "trunq op" as _op, "trunq at" as _changed_at, {columns}
-from o left join lateral jsonb_populate_record(null::{table}, "trunq row") r on true
+from o left join lateral {row} r({kinds}) on true
 order by "trunq txid", "trunq id", "trunq part" """
     ).format(
         op=sql.SQL(_OPS),
@@ -130,8 +131,16 @@ order by "trunq txid", "trunq id", "trunq part" """
         messages=messages,
         moved=moved,
         columns=columns,
-        table=table,
+        row=sql.SQL(_ROW),
+        kinds=_kinds(kinds),
     )
+
+
+_ROW: Final = 'jsonb_to_record("trunq row") as'
+
+
+def _kinds(kinds: Kinds) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL(" ").join((sql.Identifier(name), sql.SQL(kind))) for name, kind in kinds)
 
 
 def _shape(names: Sequence[str]) -> sql.Composed:

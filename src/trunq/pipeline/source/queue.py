@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 from psycopg import sql
 
-from trunq import Client
+from trunq import Client, record
 from trunq.arrow.reader import fetch
 from trunq.errors import InvalidPipeline, TickNotFound
 from trunq.pipeline.control import Control
@@ -17,6 +18,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import QueueSource as Model
 from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
 from trunq.pipeline.source.own import own_name
+from trunq.pipeline.source.window import Clock
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick
 from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, split
@@ -56,10 +58,14 @@ class QueueSource(Source):
             lo = state.get("tick")
             if lo is None:
                 lo = client.position(queue, self._subscription)
+            if "tick" in state:
+                self._require(client, lo, state.get("cut"))
             client.tick(queue, force=True)
-            hi = max((tick.tick_id for tick in client.list_ticks(queue, lo)), default=lo)
+            ticks = client.list_ticks(queue, lo)
+            hi = ticks[-1].tick_id if ticks else lo
             has_some = hi > lo and self._has_some(client, lo, hi)
-        return Plan({"lo": lo, "hi": hi} if has_some else None, {"tick": hi})
+        after = {"tick": hi, "cut": cut_of(ticks[-1])} if ticks else {"tick": hi}
+        return Plan({"lo": lo, "hi": hi} if has_some else None, after)
 
     def has_new(self, state: State) -> bool:
         """As `plan`, without a tick of its own: whatever is committed and was not seen by the last one."""
@@ -67,7 +73,7 @@ class QueueSource(Source):
             return True
         with Client(self._dsn, max_connections=1) as client:
             ticks = client.list_ticks(self._model.queue, tick_id, tick_id)
-            if tick_id and not ticks:
+            if tick_id and (not ticks or state.get("cut", cut_of(ticks[0])) != cut_of(ticks[0])):
                 # A run says what is wrong.
                 return True
             seen = Snapshot.parse(ticks[0].snapshot) if ticks else BEGINNING
@@ -87,7 +93,7 @@ class QueueSource(Source):
                 lo = client.position(queue, self._subscription) if self._subscription in held else 0
             ticks = client.list_ticks(queue, lo, lo) if lo else []
             if lo:
-                self._require(client, lo)
+                self._require(client, lo, state.get("cut"))
             seen = Snapshot.parse(ticks[0].snapshot) if ticks else BEGINNING
             count = sql.SQL("select count(*) from (select from {0} where {1} limit {2}) s").format(
                 sql.Identifier("trunq_log", queue), _after(seen), sql.Literal(_COUNTED)
@@ -141,7 +147,8 @@ class QueueSource(Source):
         if conditions := part.conditions():
             settings = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
             query = _statement(self._model.queue, conditions)
-            yield from fetch(self._dsn, query, _SCHEMA, settings=settings, check=context.check)
+            verify = Clock(self._name).verify
+            yield from fetch(self._dsn, query, _SCHEMA, settings=settings, verify=verify, check=context.check)
         with Client(self._dsn, max_connections=1) as client:
             # Asked after reading: what was emptied meanwhile was not read.
             self._require(client, slice["lo"])
@@ -151,8 +158,18 @@ class QueueSource(Source):
             with Client(self._dsn, max_connections=1) as client:
                 client.advance(self._model.queue, self._subscription, state["tick"])
 
-    def _require(self, client: Client, tick_id: int) -> None:
+    def _require(self, client: Client, tick_id: int, cut: str | None = None) -> None:
+        """Refuse to go on from a tick whose messages are gone, or, with `cut`, that is not the same any more.
+        Raises TickNotFound, InvalidPipeline.
+        """
         ticks = client.list_ticks(self._model.queue, tick_id, tick_id)
+        if ticks and cut is not None and cut != cut_of(ticks[0]):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: the database of queue {self._model.queue} was set back, or has failed"
+                f" over: tick {tick_id}, up to which messages were read, is another one, and the same may hold"
+                " for what it had read",
+                f"trunq pipeline state {self._name} --reset begins with what the queue still has",
+            )
         if tick_id and not (ticks and ticks[0].reachable):
             raise TickNotFound(
                 f"messages of queue {self._model.queue} that pipeline {self._name} has still to"
@@ -190,6 +207,12 @@ class QueueSource(Source):
                 if row and row[0]:
                     return True
         return False
+
+
+def cut_of(tick: record.Tick) -> str:
+    """By which a tick is known again: a database that lost it gives its number to another."""
+    told = f"{tick.snapshot} {tick.created_at.timestamp()}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def _news(seen: Snapshot) -> tuple[sql.Composed, sql.Composed]:

@@ -7,13 +7,14 @@ Deletes are not seen.
 A slice is read in one query, or in shares of the table's blocks, at the same time. Rows stay where they are
 unless the table is rewritten; then the shares are cut anew.
 
-Of a partitioned table (or one that others inherit from) the state also lists the tables below it. One that
-is new is read whole: its rows may be older than their table is part of this one.
+The state also lists the tables that hold the rows (leaf.py). One that is new is read whole: its rows may be
+older than their table is part of this one, or has its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -31,11 +32,13 @@ from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.errors import SourceChanged
-from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State
+from trunq.pipeline.source import Context, Foreseen, Plan, Size, Source, State, leaf
 from trunq.pipeline.source.nesting import Made, made_of
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
 from trunq.pipeline.work.column import require_known
+
+log = logging.getLogger("trunq.pipeline")
 
 # Of a domain the type behind it; then where to look for what an array or a composite is made of.
 _COLUMNS: Final = """with recursive d(name, at, oid, modifier, dimensions) as (
@@ -102,7 +105,7 @@ class TableSource(Source):
         self._model = pipeline.source
         self._chosen = pipeline.columns
         self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
-        self._clock = Clock(pipeline.name)
+        self._clock = Clock(pipeline.name, is_elsewhere=self._model.dsn not in (None, dsn))
         try:
             self._table = identifier(self._model.table)
         except InvalidArgument as error:
@@ -115,17 +118,23 @@ class TableSource(Source):
                 return Plan({"all": True}, {})
             after = self._clock.take(connection, state)
             slice = {"lo": state.get("snapshot"), "hi": after["snapshot"]}
-            if (tables := self._tables(connection)) is not None:
-                slice["tables"], slice["new"] = _known(tables, state)
-                after["tables"] = self._remembered(connection, tables, state)
-            self._look_back(connection, state, slice, after)
+            tables, is_one = self._tables(connection)
+            leaf.tell(connection, tables, state, slice, after)
+            is_known = leaf.alone(slice) if is_one else True
+            if not is_known:
+                log.warning(
+                    "pipeline %s: %s is another table than the last run read, and is read whole",
+                    self._name,
+                    self._model.table,
+                )
+            self._look_back(connection, state if is_known else {}, slice, after)
             query = sql.SQL("select exists (select from {} where {}), {}").format(
                 self._table, self._where(slice), sql.SQL(_WRITTEN).format(table=sql.Literal(self._quoted))
             )
             row = connection.execute(query).fetchone()
         assert row is not None
         has_some, after["written"] = row
-        if "snapshot" in state and "written" in state:
+        if is_known and "snapshot" in state and "written" in state:
             grown = [now - before for now, before in zip(row[1], state["written"], strict=True)]
             # Statistics that were reset, and a table that was vacuumed, tell nothing.
             slice["size"] = [each if each >= 0 else None for each in grown]
@@ -206,7 +215,7 @@ class TableSource(Source):
             found = _TABLES if "tables" in slice else "select %s::regclass::oid::bigint"
             oids = [row[0] for row in connection.execute(found.encode(), (self._quoted,)).fetchall()]
             if "tables" in slice:
-                oids = [oid for oid in oids if oid in slice["tables"] or oid in slice["new"]]
+                oids = [oid for oid in oids if oid in leaf.all_of(slice)]
             sizes = connection.execute(_SIZES, {"table": self._quoted, "oids": oids}).fetchall()
         if not all(may_read for *_, may_read in sizes):
             return [slice]
@@ -231,6 +240,8 @@ class TableSource(Source):
             query = sql.SQL(" union all ").join(selects).as_string(connection)
 
         def verify(cursor: Any) -> None:
+            if "hi" in slice:
+                self._clock.verify(cursor)
             for piece in pieces:
                 cursor.execute(f"select pg_relation_filenode({piece.table})::bigint")
                 if cursor.fetchone() != (piece.file,):
@@ -272,21 +283,15 @@ class TableSource(Source):
             'changes = "all" reads all of it each time',
         )
 
-    def _tables(self, connection: Connection) -> list[int] | None:
-        """The tables that hold the rows; None: the table alone does."""
+    def _tables(self, connection: Connection) -> tuple[list[int], bool]:
+        """The tables that hold the rows; whether the table itself is the only one."""
         found = connection.execute(_TABLES, (self._quoted,)).fetchall()
         for _, kind, name in found:
             if kind != "r":
                 self._refuse_kind(name, kind)
         query = "select relhassubclass or relkind = 'p' from pg_class where oid = %s::regclass"
         row = connection.execute(query, (self._quoted,)).fetchone()
-        return [oid for oid, *_ in found] if row and row[0] else None
-
-    def _remembered(self, connection: Connection, tables: list[int], state: State) -> list[int]:
-        """With those that were detached: they may come back."""
-        query = "select oid::bigint from pg_class where oid = any(%s::oid[]) order by oid"
-        known = {*tables, *state.get("tables", ())}
-        return [row[0] for row in connection.execute(query, (list(known),)).fetchall()]
+        return [oid for oid, *_ in found], not (row and row[0])
 
     def _look_back(self, connection: Connection, state: State, slice: dict[str, Any], after: State) -> None:
         """With a cursor: from where the last run saw it on."""
@@ -311,7 +316,7 @@ class TableSource(Source):
             ).fetchone()
             if row is None:
                 raise self._changed()
-            lo = None if piece.table in slice.get("new", ()) else slice["lo"]
+            lo = leaf.start(slice, piece.table)
             where = sql.SQL("{} and {}").format(sql.SQL(piece.condition), between(lo, slice["hi"]))
             yield sql.SQL("select {} from only {} where {}").format(columns, sql.Identifier(*row), where)
 
@@ -330,12 +335,7 @@ class TableSource(Source):
                 sql.Identifier(self._model.cursor or ""), sql.Literal(slice["from"]),
                 sql.Literal(f"{lag.total_seconds()} seconds"), where,
             )  # fmt: skip
-        if "tables" in slice:
-            where = sql.SQL("({} and {})").format(_of(slice["tables"]), where)
-            if slice["new"]:
-                whole = between(None, slice["hi"])
-                where = sql.SQL("({} or ({} and {}))").format(where, _of(slice["new"]), whole)
-        return where
+        return leaf.condition(slice, where) if "tables" in slice else where
 
     def _columns(self, connection: Connection) -> tuple[sql.Composed, pa.Schema]:
         selected: list[sql.Composable] = []
@@ -372,15 +372,3 @@ _JSON: Final = "to_json({0})::text as {0}"
 def _noted(made: Made) -> dict[bytes, bytes]:
     known = {} if made.known is None else {TYPE: made.known.encode()}
     return {NESTED: noted(made.kind), **known}
-
-
-def _known(tables: list[int], state: State) -> tuple[list[int], list[int]]:
-    """Those that were read before, and new ones. A state without them is of a table that was one."""
-    before = state.get("tables")
-    if before is None or "snapshot" not in state:
-        return tables, []
-    return [oid for oid in tables if oid in before], [oid for oid in tables if oid not in before]
-
-
-def _of(tables: Iterable[int]) -> sql.Composed:
-    return sql.SQL("tableoid = any({}::oid[])").format(sql.Literal(f"{{{','.join(map(str, tables))}}}"))

@@ -20,6 +20,8 @@ import psycopg
 from psycopg import sql
 
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.errors import SourceChanged
+from trunq.pipeline.source import timeline
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -56,10 +58,15 @@ class Snapshot:
 
 
 class Clock:
-    """Snapshots of a source, one after the other."""
+    """Snapshots of a source, one after the other.
 
-    def __init__(self, pipeline: str) -> None:
+    One in another database than the state (`is_elsewhere`) may fail over to a server that lacks the newest
+    transactions, which gives their ids to others: timeline.py.
+    """
+
+    def __init__(self, pipeline: str, *, is_elsewhere: bool = False) -> None:
         self._name = pipeline
+        self._is_elsewhere = is_elsewhere
 
     def take(self, connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
         """The state now: the snapshot, and of which server it is. Raises InvalidPipeline."""
@@ -82,26 +89,46 @@ class Clock:
                     f"trunq pipeline state {self._name} --reset begins anew, and reads all of it",
                 )
             self._require_near(lo, xmax)
+        place = timeline.find(connection) if self._is_elsewhere else {}
+        timeline.require_same(self._name, connection, before, place)
         found = connection.execute(
             _IN_PROGRESS, {"from": start, "xmin": xmin, "xmax": xmax, "known": known}
         ).fetchone()
         assert found is not None
         open_ids = tuple(found[0])
-        return {"snapshot": str(Snapshot(min((xmax, *open_ids)), xmax, open_ids)), "system": system}
+        snapshot = str(Snapshot(min((xmax, *open_ids)), xmax, open_ids))
+        return {"snapshot": snapshot, "system": system, **place}
 
     def check(self, connection: Connection, slice: dict[str, Any]) -> None:
         """Whether a slice can still be read: rows do not tell for ever when they were written."""
         row = connection.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
         assert row is not None
-        self._require_near(Snapshot.parse(slice.get("lo") or slice["hi"]), row[0])
+        for lo in (slice.get("lo") or slice["hi"], *slice.get("back", {}).values()):
+            self._require_near(Snapshot.parse(lo), row[0])
+        if (after := slice.get("after", {})).get("timeline") is not None:
+            timeline.require_same(self._name, connection, after, timeline.find(connection))
+
+    def verify(self, cursor: Any) -> None:
+        """What was read is of a primary: a standby may lack some of it. Raises SourceChanged."""
+        cursor.execute("select pg_is_in_recovery()")
+        if cursor.fetchone()[0]:
+            raise SourceChanged(
+                f"pipeline {self._name}: its source is a standby, which may lack rows that the primary has",
+                "give the address of the primary, or several hosts with target_session_attrs=read-write",
+            )
 
     def _require_near(self, lo: Snapshot, xmax: int) -> None:
-        if xmax - lo.xmin >= _FURTHEST - _FUTURE:
+        if not is_near(lo, xmax):
             raise InvalidPipeline(
                 f"pipeline {self._name}: its source had more than 2^31 transactions since the last run, or"
                 f" one that is open for so long: rows do not say any more when they were written",
                 f"trunq pipeline state {self._name} --reset begins anew, and reads all of it",
             )
+
+
+def is_near(lo: Snapshot, xmax: int) -> bool:
+    """Whether rows still say whether they were written after a snapshot."""
+    return xmax - lo.xmin < _FURTHEST - _FUTURE
 
 
 def between(lo: str | None, hi: str) -> sql.Composed:
