@@ -335,6 +335,7 @@ def test_queues_are_merged_into_one_and_its_place_is_taken_over(new_node: NewNod
     )
 
 
+@pytest.mark.slow
 def test_a_branch_that_is_closed_takes_events_of_its_worker_alone(new_node: NewNode) -> None:
     root, branch = new_node("a7"), new_node("b7")
     root.create("root")

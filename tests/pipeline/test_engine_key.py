@@ -92,6 +92,7 @@ print(len(told), *sorted(set(told) - {"Wait"}))
 """
 
 
+@pytest.mark.slow
 def test_all_runs_that_wait_for_a_session_hear_that_it_does_not_start() -> None:
     """An archive needs a name."""
     done = subprocess.run(
@@ -122,6 +123,7 @@ def test_every_sink_takes_what_tasks_staged(
     assert bench.run(name) == {"outcome": "nothing new"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_shares_are_read_beside_each_other_and_each_row_arrives_once(bench: Bench) -> None:
     fill(bench, 1)

@@ -79,6 +79,7 @@ def test_nothing_new_touches_no_spark_and_an_empty_result_is_a_run(
     assert filled.one("select count(*) from pg_class where relname like 'stage\\_%'") == 0
 
 
+@pytest.mark.slow
 def test_rows_that_break_rules_are_kept_with_their_reasons_and_the_sum_is_right(filled: Bench) -> None:
     name = filled.make(TABLE, MOVED, checks=[EVEN, NAMED])
     done = filled.run(name)
@@ -140,6 +141,7 @@ def test_lookups_are_seen_by_statements_and_by_the_transform(filled: Bench, tmp_
     assert filled.sql("select * from moved") == [(2, ["x"], 0.5, "y", "two", "b", "monday")]
 
 
+@pytest.mark.slow
 def test_types_of_postgres_pass_through(bench: Bench) -> None:
     bench.sql(
         "create table source as select 1::smallint a, 2 b, 3::bigint c, 1.50::numeric(10,2) d,"
@@ -267,6 +269,7 @@ def _of_lake(bench: Bench, path: Path) -> list[Any]:
     return [(rows.num_rows, sum(rows["id"].to_pylist()))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sink", "written"),
     [

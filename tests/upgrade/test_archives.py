@@ -71,6 +71,7 @@ def test_an_archive_of_before_goes_on_where_it_was_with_what_was_open_and_what_h
         work.run("insert into trunq_archive.{queue} select * from trunq_archive.{queue}")
 
 
+@pytest.mark.slow
 def test_one_that_answers_write_goes_on_through_an_upgrade_and_is_the_leader_s_before_it(
     work: Engine, database: str
 ) -> None:

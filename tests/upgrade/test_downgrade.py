@@ -222,6 +222,7 @@ def test_the_older_release_goes_on_where_a_newer_one_was_taken_back(
         assert sorted({*handled, *drain(session, queue)}) == sorted(published)
 
 
+@pytest.mark.slow
 def test_nobody_publishes_past_functions_that_are_gone(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:
@@ -310,6 +311,7 @@ def test_grants_by_hand_are_kept_as_statements(
         session.execute(statement.encode())
 
 
+@pytest.mark.slow
 def test_a_view_of_the_users_keeps_the_function_it_needs(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:
@@ -324,6 +326,7 @@ def test_a_view_of_the_users_keeps_the_function_it_needs(
     assert fetch(session, "select count(*) from public.waiting") == 2
 
 
+@pytest.mark.slow
 def test_what_fell_due_waits_like_the_rest_where_due_first_is_taken_back(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:
@@ -345,6 +348,7 @@ def test_what_fell_due_waits_like_the_rest_where_due_first_is_taken_back(
     assert ask(session, "ack", **held.named, ids=held.ids) == 1
 
 
+@pytest.mark.slow
 def test_what_is_set_aside_comes_back_in_the_older_release(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:
@@ -360,6 +364,7 @@ def test_what_is_set_aside_comes_back_in_the_older_release(
     assert drain(session, "plain") == ids
 
 
+@pytest.mark.slow
 def test_a_filter_of_columns_holds_a_downgrade_up_and_the_hint_helps(
     database: str, connect: Connect, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def older() -> int:
     return numbers[numbers.index(own) - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "definition",
     [
@@ -140,6 +141,7 @@ def test_what_a_dropped_pipeline_left_holds_a_downgrade_up_until_a_runner_has_re
     back_and_forth(database, session, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "evolve",
     [

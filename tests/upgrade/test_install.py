@@ -100,6 +100,7 @@ def test_an_install_joins_the_callers_transaction(empty: str) -> None:
     assert contents_of_schemas(empty) == []
 
 
+@pytest.mark.slow
 def test_functions_that_changed_are_applied_again(database: str, connect: Connect) -> None:
     connection = connect()
     connection.execute("select trunq.create_queue('orders')")
@@ -120,6 +121,7 @@ def test_functions_that_changed_are_applied_again(database: str, connect: Connec
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["psql", "psycopg"])
 def test_the_script_does_the_same_as_an_install(
     server: Embedded, new_database: NewDatabase, empty: str, how: str

@@ -176,6 +176,7 @@ def test_an_upgrade_that_was_killed_goes_on_where_it_was(database: str, connect:
     assert install.install(database).queues == 0
 
 
+@pytest.mark.slow
 def test_twenty_installers_at_once_bring_each_queue_up_to_date_once(database: str, connect: Connect) -> None:
     session = connect()
     for number in range(6):
@@ -211,6 +212,7 @@ def test_a_queue_in_use_holds_up_none_of_the_others(
         session.execute("delete from trunq_log.one")
 
 
+@pytest.mark.slow
 def test_a_queue_of_an_older_release_gets_the_columns_and_functions_of_now(
     database: str, connect: Connect
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_queue_of_an_older_release_gets_the_columns_and_functions_of_now(
     assert drain(session, "aged") == ids
 
 
+@pytest.mark.slow
 def test_the_script_takes_a_queue_a_transaction_too(
     server: Embedded, database: str, connect: Connect
 ) -> None:

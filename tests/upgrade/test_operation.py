@@ -85,6 +85,7 @@ def run_script(session: Connection) -> None:
         session.execute(part.encode())
 
 
+@pytest.mark.slow
 def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest(
     roles: tuple[str, str, str],
 ) -> None:
@@ -153,6 +154,7 @@ def wait_for_nobody(connection: Connection) -> None:
     connection.execute("set lock_timeout = '1s'")
 
 
+@pytest.mark.slow
 def test_an_upgrade_beside_an_old_open_publisher_waits_for_nobody_and_nobody_for_it(
     database: str, connect: Connect
 ) -> None:
@@ -201,6 +203,7 @@ def wait_until_thrown_back(session: Connection) -> None:
     wait_until(lambda: fetch(session, query), what="an upgrade is thrown back")
 
 
+@pytest.mark.slow
 def test_an_upgrade_gives_up_with_a_sentence_while_a_transaction_makes_a_queue(
     database: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +275,7 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
     assert fetch(session, f"select prosecdef from pg_proc where oid = '{own}'::regprocedure") is True
 
 
+@pytest.mark.slow
 def test_nothing_counts_as_changed_because_another_session_quotes_names(new_database: Any) -> None:
     """Settings that an older release gave would come back."""
     empty = new_database("template1")
@@ -392,6 +396,7 @@ def test_a_view_that_needs_what_a_migration_replaces_is_named_and_the_hint_helps
     session.execute(made.encode())
 
 
+@pytest.mark.slow
 def test_a_copy_that_does_not_say_its_version_names_what_to_drop(
     server: Embedded, database: str, new_database: Any
 ) -> None:

@@ -82,6 +82,7 @@ def warnings(session: Connection) -> list[tuple[str, str]]:
     return session.execute(query).fetchall()
 
 
+@pytest.mark.slow
 def test_what_is_published_at_the_source_is_leased_at_the_target_once(
     ends: tuple[Connection, Connection, Replicate],
 ) -> None:

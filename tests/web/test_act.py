@@ -90,6 +90,7 @@ def test_the_audit_has_pages_and_goes_on_where_a_look_for_somebody_ended(
     assert words(page.get(older(first)).text).count("others purge") == 100
 
 
+@pytest.mark.slow
 def test_schedules_lanes_and_ticks(orders: Engine, page: TestClient) -> None:
     connection = orders.connection
     call(
@@ -174,6 +175,7 @@ def test_one_dead_message_is_requeued_from_its_page(orders: Engine, page: TestCl
     assert orders.state(id) == "ready"
 
 
+@pytest.mark.slow
 def test_a_purge_of_a_thousand_wants_the_name_of_the_queue(orders: Engine, page: TestClient) -> None:
     bury(orders, 1100)
     question, fields = asked(page, "purge", queue=orders.queue, error="boom")
@@ -205,6 +207,7 @@ def test_a_seek_says_what_comes_again_before_it_moves(orders: Engine, page: Test
     assert (refused.status_code, "where to" in refused.text) == (400, True)
 
 
+@pytest.mark.slow
 def test_the_leases_of_a_worker_that_is_gone_end(orders: Engine, page: TestClient) -> None:
     question, fields = asked(page, "free_worker", worker=f"worker of {orders.queue}")
     assert "It holds 1 message, which others get at once" in question

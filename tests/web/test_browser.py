@@ -138,6 +138,7 @@ def test_no_page_keeps_anybody_out_or_is_wider_than_its_screen(
         assert page.evaluate("scrollY") == 0, path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [{"viewport": {"width": 1280, "height": 720}}, {"viewport": {"width": 390, "height": 844}}],
@@ -230,6 +231,7 @@ def test_dead_messages_are_requeued_by_keys_alone(orders: Engine, address: str, 
     assert orders.state(dead) == "ready"
 
 
+@pytest.mark.slow
 def test_a_form_of_another_site_changes_nothing(orders: Engine, address: str, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
@@ -247,6 +249,7 @@ def test_a_form_of_another_site_changes_nothing(orders: Engine, address: str, br
     context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [{"java_script_enabled": False}], indirect=True, ids=["no-script"])
 def test_it_works_without_javascript_but_for_being_live(orders: Engine, address: str, page: Page) -> None:
     page.goto(f"{address}/queues/{orders.queue}")

@@ -114,6 +114,7 @@ def test_a_read_only_dashboard_refuses_changes_and_so_does_the_database(
     assert not is_paused(orders)
 
 
+@pytest.mark.slow
 def test_the_header_of_a_user_is_believed_from_a_trusted_proxy_alone(
     orders: Engine, shared_database: str
 ) -> None:
@@ -130,6 +131,7 @@ def test_the_header_of_a_user_is_believed_from_a_trusted_proxy_alone(
         assert proxy.post(PAUSE, data=form(orders), headers=ada | OURS).status_code == 303
 
 
+@pytest.mark.slow
 def test_an_application_says_itself_who_it_is(shared_database: str) -> None:
     async def who(request: Request) -> Person | None:
         return Person("grace", "viewer") if request.headers.get("x-session") == "7" else None

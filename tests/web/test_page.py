@@ -231,6 +231,7 @@ def test_what_is_not_there_is_said_with_the_way_back(orders: Engine, page: TestC
     assert "Before is a whole number" in seen(page, f"/queues/{orders.queue}/messages?before=x", 400)
 
 
+@pytest.mark.slow
 def test_every_text_of_a_message_is_shown_as_text(
     session: psycopg.Connection[Any], shared_database: str
 ) -> None:
@@ -281,6 +282,7 @@ def test_what_is_hidden_is_on_no_page_and_answers_no_filter(orders: Engine, shar
         assert "1 dead" in seen(client, f"/queues/{orders.queue}/dead?error=nothing")
 
 
+@pytest.mark.slow
 def test_a_look_that_is_cut_leaves_the_old_figures_and_says_why(
     orders: Engine, page: TestClient, open_session: Connect
 ) -> None:

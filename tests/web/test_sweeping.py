@@ -69,6 +69,7 @@ def test_a_page_shows_what_runs_behind_many_newer_sweeps(work: Engine, page: Tes
     assert work.ask("carry_sweep", sweep_id=sweep) is False
 
 
+@pytest.mark.slow
 def test_more_than_a_part_are_one_act_that_ends_by_itself(work: Engine, page: TestClient) -> None:
     bury(work, MANY)
     question, fields = asked(page, "requeue", queue=work.queue, fingerprint="KeyError: '...'")
@@ -84,6 +85,7 @@ def test_more_than_a_part_are_one_act_that_ends_by_itself(work: Engine, page: Te
     assert len(set(work.drain())) == MANY
 
 
+@pytest.mark.slow
 def test_a_purge_of_many_wants_the_name_and_a_sweep_is_stopped(work: Engine, page: TestClient) -> None:
     bury(work, MANY)
     _, fields = asked(page, "purge", queue=work.queue)

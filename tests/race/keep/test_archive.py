@@ -41,6 +41,7 @@ def archive(work: Engine) -> list[Any]:
     return attempts(work)
 
 
+@pytest.mark.slow
 def test_of_two_leaders_one_passes_on(work: Engine, connect: Connect) -> None:
     ids = work.publish(3)
     work.drain()

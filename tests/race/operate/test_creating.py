@@ -149,6 +149,7 @@ def test_a_subscription_made_in_the_middle_of_a_lease_is_found(connect: Connect)
     assert lease(session, "orders", subscription="s").ids == [id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["empty_queue", "drop_queue"])
 @pytest.mark.parametrize("busy", ["tick", "unsubscribe"])
 def test_whoever_stands_in_the_way_of_a_queue_for_oneself_is_named_and_then_it_goes_on(

@@ -275,6 +275,7 @@ def test_rebasing_again_doubles_nothing(moved: tuple[Connection, Story]) -> None
         assert read(session, subscription) == [*due, *new]
 
 
+@pytest.mark.slow
 def test_restored_a_second_time_nothing_is_lost_or_doubled(
     moved: tuple[Connection, Story], clusters: tuple[Embedded, Embedded], copy: Copy
 ) -> None:
@@ -335,6 +336,7 @@ def test_positions_ahead_of_the_cluster_are_refused_even_if_it_calls_itself_the_
         assert set(read(session, "late")) > set(story.due["late"])
 
 
+@pytest.mark.slow
 def test_a_copy_beside_the_original_goes_on_by_itself(server: Embedded, original: Any, copy: Copy) -> None:
     dsn = original(server)
     with psycopg.connect(dsn, autocommit=True) as session:
@@ -419,6 +421,7 @@ def test_adopt_refuses_when_messages_were_published_behind_the_positions(
             ask(session, "adopt")
 
 
+@pytest.mark.slow
 def test_adopt_refuses_while_a_transaction_older_than_a_position_is_open(
     server: Embedded, spare: Embedded, original: Any, copy: Copy
 ) -> None:

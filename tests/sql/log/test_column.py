@@ -243,6 +243,7 @@ CONDITIONS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_filters_ask_of_columns(wide: Engine) -> None:
     session = wide.connection
     wide.ask("subscribe", subscription="all", mode="exclusive")
