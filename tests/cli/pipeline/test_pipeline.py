@@ -195,7 +195,7 @@ def test_a_backfill_in_shares_is_worked_on_shown_and_run_again(
     assert again is not None
     with client.transaction() as connection:
         connection.execute("alter table moved drop constraint moved_id_check")
-    assert "1 share runs again, of backfill" in trunq(*again[1].split()).said
+    assert "1 share of backfill" in trunq(*again[1].split()).said
     assert trunq("pipeline", "shares", "flights", "--rerun", "--share", "2", "--json").json["again"] == 1
     trunq("pipeline", "run", "flights")
     found = trunq("pipeline", "shares", "flights", "--json").json

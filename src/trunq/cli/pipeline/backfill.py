@@ -121,8 +121,8 @@ def shares(
         write_json({**whole._asdict(), "again": again, "shares": found})
         return
     if again is not None:
-        said = display.counted(again, "share runs", "shares run")
-        say("{said} again, of backfill {id}.", said=said, id=whole.backfill)
+        of = f"of backfill {whole.backfill}"
+        say("{said} again.", said=display.counted(again, f"share {of} runs", f"shares {of} run"))
     say("Backfill {id} of pipeline {name}: {far}.", id=whole.backfill, name=name, far=share_words(whole))
     write_rows([_with_words(row) for row in found], COLUMNS, False, "")
     if whole.shares > len(found):

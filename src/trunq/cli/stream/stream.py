@@ -206,10 +206,12 @@ def retry(
     if json:
         write_json(told)
     elif later:
+        of = f"of batch {found.batch_id}"
         say(
-            "{messages} of batch {batch_id} again later;"
-            " stream {subscription} of {queue} goes on behind that.",
-            **told | {"messages": display.counted(count or 0, "message comes", "messages come")},
+            "{messages} again later; stream {subscription} of {queue} goes on behind that.",
+            messages=display.counted(count or 0, f"message {of} comes", f"messages {of} come"),
+            subscription=subscription,
+            queue=queue,
         )
     else:
         say(

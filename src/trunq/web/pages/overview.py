@@ -219,6 +219,9 @@ async def show(desk: Desk, request: Request) -> Response:
         lines=[line(row) for row in rows[:SHOWN]],
         many=many,
         named=named,
-        some=next((each.finding for each in wrong.rows or [] if each.area == "queues"), None),
+        some=next(
+            (row.finding for row in wrong.rows or [] if row.area == "queues" and row.missing_grant is None),
+            None,
+        ),
         unseen=[each for each in together(wrong.rows or []) if each.missing_grant is not None],
     )
