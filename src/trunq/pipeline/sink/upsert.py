@@ -62,7 +62,7 @@ class Upsert:
         files: list[Path],
         key: list[str],
         newest: str | None,
-        numbers: Collection[str],
+        numbers: Collection[str] = (),
     ) -> None:
         self._stage, self._run, self._files = stage, run, files
         self._key, self._newest, self._numbers = key, newest, numbers
