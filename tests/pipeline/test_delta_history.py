@@ -139,7 +139,8 @@ def test_a_version_that_a_faster_clock_wrote_keeps_no_later_one_out(
 
     def versions() -> list[tuple[str, Any, Any]]:
         if format == "table":
-            return bench.sql("select word, valid_from, valid_to from copy where id = 1 order by valid_from")
+            query = "select word, valid_from, valid_to from copy where id = 1 order by valid_from"
+            return list(bench.sql(query))
         rows = DeltaTable("copy").to_pyarrow_table().filter(pc.field("id") == 1).sort_by("valid_from")
         return [(row["word"], row["valid_from"], row["valid_to"]) for row in rows.to_pylist()]
 

@@ -169,7 +169,9 @@ def _reopening(key: Sequence[str], *, reopens: bool, is_timed: bool) -> dict[str
         return {
             "begun": sql.SQL('c."trunq at"' if is_timed else begins),
             "each": sql.SQL("c"),
-            "later": sql.SQL('o."trunq last" is null or c."trunq at" > o."trunq last"' if is_timed else "true"),
+            "later": sql.SQL(
+                'o."trunq last" is null or c."trunq at" > o."trunq last"' if is_timed else "true"
+            ),
             "before": sql.SQL('n."trunq current"'),
         }
     # Of several that are no later than that end, the newest is the one that is there.

@@ -36,8 +36,9 @@ def versions(
 
     `current` has the open version of each of these keys, with `valid_from`. Versions begin at `newest`, or
     now; of several at one time the last counts. What `newest` says to be no later than the open version is
-    left out, and so is what changes nothing; now is later, whatever clock that version was written by. `ended` has the `valid_to` of keys of which no version is open: what is there
-    again begins now, if it does not say later. Raises ValueError for a row without a time.
+    left out, and so is what changes nothing; now is later, whatever clock wrote that version. `ended` has the
+    `valid_to` of keys of which no version is open: what is there again begins now, if it does not say later.
+    Raises ValueError for a row without a time.
     """
     given = rows.append_column(VALID_FROM, _times(rows, newest, now))
     if ended is not None and ended.num_rows:

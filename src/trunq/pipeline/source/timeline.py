@@ -33,9 +33,7 @@ def find(connection: Connection) -> dict[str, Any]:
     return {} if row is None else {"timeline": row[0], "lsn": row[1]}
 
 
-def require_same(
-    pipeline: str, connection: Connection, before: dict[str, Any], now: dict[str, Any]
-) -> None:
+def require_same(pipeline: str, connection: Connection, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise InvalidPipeline where the source may lack, by now, what it had when a state was noted."""
     if "timeline" not in before or "timeline" not in now or before["timeline"] == now["timeline"]:
         return
