@@ -310,7 +310,10 @@ class TableSource(Source):
             return
         if "cursor" in state:
             slice["from"] = state["cursor"]
-        query = sql.SQL("select max({})::text from {}").format(sql.Identifier(cursor), self._table)
+        # One of a time to come would keep all rows out until then.
+        query = sql.SQL("select least(max({})::timestamptz, statement_timestamp())::text from {}").format(
+            sql.Identifier(cursor), self._table
+        )
         row = connection.execute(query).fetchone()
         newest = row and row[0]
         if newest is not None or "cursor" in state:
@@ -342,7 +345,7 @@ class TableSource(Source):
         where: sql.Composable = between(slice.get("lo"), slice["hi"])
         if "from" in slice:
             lag = self._model.lag or timedelta(0)
-            where = sql.SQL("{} >= {}::timestamptz - {}::interval and {}").format(
+            where = sql.SQL("({0} >= {1}::timestamptz - {2}::interval or {0} is null) and {3}").format(
                 sql.Identifier(self._model.cursor or ""), sql.Literal(slice["from"]),
                 sql.Literal(f"{lag.total_seconds()} seconds"), where,
             )  # fmt: skip
