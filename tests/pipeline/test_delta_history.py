@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -115,3 +116,38 @@ def test_rows_that_make_no_version_are_refused(bench: Bench, table: str, functio
 def test_a_history_without_a_key_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidPipeline, match="mode = 'history' and key"):
         bench.make(SOURCE, {"format": "delta", "path": "copy", "mode": "history"})
+
+
+@pytest.mark.parametrize("format", ["table", "delta"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_version_that_a_faster_clock_wrote_keeps_no_later_one_out(
+    bench: Bench, format: str, missing: bool
+) -> None:
+    bench.sql("create table source (id int, word text)")
+    bench.sql("insert into source values (1, 'a'), (2, 'b')")
+    place = {"table": "copy"} if format == "table" else {"path": "copy"}
+    sink = {"format": format, **place, "mode": "history", "key": ["id"]}
+    source = {**SOURCE, "changes": "all" if missing else "window"}
+    name = bench.make(source, sink | ({"missing": "delete", "max_missing": 1} if missing else {}))
+    bench.run(name)
+    if format == "table":
+        bench.sql("update copy set valid_from = valid_from + interval '1 hour'")
+    else:
+        DeltaTable("copy").update(updates={"valid_from": "valid_from + interval '1 hour'"})
+    bench.sql("update source set word = 'c' where id = 1")
+    bench.run(name)
+
+    def versions() -> list[tuple[str, Any, Any]]:
+        if format == "table":
+            query = "select word, valid_from, valid_to from copy where id = 1 order by valid_from"
+            return list(bench.sql(query))
+        rows = DeltaTable("copy").to_pyarrow_table().filter(pc.field("id") == 1).sort_by("valid_from")
+        return [(row["word"], row["valid_from"], row["valid_to"]) for row in rows.to_pylist()]
+
+    (first, begun, ended), (second, after, still) = versions()
+    assert (first, second, still) == ("a", "c", None)
+    assert begun < ended == after
+    # What is as it was makes no version.
+    bench.sql("update source set word = word")
+    bench.run(name)
+    assert len(versions()) == 2

@@ -179,3 +179,14 @@ def begin(bench: Bench, name: str, message: int) -> None:
     opened = control.open(asked, {"customer": "acme"})
     mine = replace(asked, pipeline=opened["pipeline"])
     assert control.begin(mine, opened, {"all": True, "message": {"customer": "acme"}})
+
+
+def test_a_clock_that_went_back_puts_no_run_off_until_the_time_that_it_had(bench: Bench) -> None:
+    bench.sql("create table source (id int, customer text)")
+    sink = {"format": "table", "table": "moved"}
+    name = bench.make({"format": "table", "table": "source"}, sink, limits={"rate": "1/minute"})
+    bench.sql("insert into source values (1, 'acme')")
+    bench.run(name)
+    bench.sql("update trunq.pipeline_run set begun_at = begun_at + interval '1 day'")
+    bench.sql("insert into source values (2, 'acme')")
+    assert bench.run(name)["rows_out"] == 1

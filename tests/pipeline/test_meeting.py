@@ -74,3 +74,20 @@ def test_who_comes_late_to_a_run_that_others_ended_blames_nothing(filled: Bench)
     assert late.result is not None, repr(late.error)
     assert late.result["number"] == 1, "what became of it"
     assert filled.one("select count(*) from moved") == 3
+
+
+def test_a_pipeline_that_is_made_again_while_a_run_is_planned_has_that_run_under_its_own_mark(
+    filled: Bench,
+) -> None:
+    name = filled.make({"format": "table", "table": "source"}, SINK)
+    with points(ignore):
+        planned = start(filled, filled.client.run_pipeline(name))
+        go_to(planned, "plan")
+        filled.client.drop_pipeline(name)
+        filled.make({"format": "table", "table": "source"}, SINK, name=name)
+        planned.to_end()
+    assert planned.error is None
+    identity = filled.one("select identity::text from trunq.pipeline")
+    assert filled.sql("select mark, number from trunq_sink.mark") == [(identity, 1)]
+    filled.sql("insert into source values (3)")
+    assert filled.run(name)["rows_out"] == 1

@@ -255,9 +255,22 @@ def test_a_source_that_was_set_back_is_refused(bench: Bench, state: dict[str, st
 def test_a_look_back_reads_what_is_not_older_than_the_lag(bench: Bench) -> None:
     bench.sql("create table raced (id int, at timestamptz)")
     reader = source(bench, cursor="at", lag="1 hour")
-    bench.sql("insert into raced values (1, '2030-01-01 12:00Z')")
+    bench.sql("insert into raced values (1, '2020-01-01 12:00Z')")
     rows, state = look(reader, {})
     assert [row["id"] for row in rows] == [1]
-    bench.sql("insert into raced values (2, '2030-01-01 11:30Z'), (3, '2030-01-01 10:30Z')")
+    bench.sql("insert into raced values (2, '2020-01-01 11:30Z'), (3, '2020-01-01 10:30Z')")
     rows, state = look(reader, state)
     assert [row["id"] for row in rows] == [2]
+
+
+def test_a_look_back_loses_no_row_without_a_time_or_behind_one_of_a_time_to_come(bench: Bench) -> None:
+    bench.sql("create table raced (id int, at timestamptz default now())")
+    bench.sql("insert into raced values (1, '2998-01-01'), (2, '2999-01-01')")
+    reader = source(bench, cursor="at", lag="1 hour")
+    rows, state = look(reader, {})
+    assert sorted(row["id"] for row in rows) == [1, 2]
+    bench.sql("insert into raced values (3, null), (4, '2997-01-01')")
+    bench.sql("insert into raced values (5)")
+    rows, state = look(reader, state)
+    assert sorted(row["id"] for row in rows) == [3, 4, 5]
+    assert look(reader, state)[0] == []

@@ -160,13 +160,18 @@ def upsert(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Compo
     )
 
 
-def _reopening(key: Sequence[str], *, reopens: bool) -> dict[str, sql.Composable]:
-    """What `history` has of a row whose last version has ended."""
+def _reopening(key: Sequence[str], *, reopens: bool, is_timed: bool) -> dict[str, sql.Composable]:
+    """What `history` has of a row whose last version has ended, and of one that begins now though the clock
+    has gone back since the last one (not `is_timed`).
+    """
+    begins = """greatest(c."trunq at", o."trunq last" + interval '1 microsecond')"""
     if not reopens:
         return {
-            "begun": sql.SQL('c."trunq at"'),
+            "begun": sql.SQL('c."trunq at"' if is_timed else begins),
             "each": sql.SQL("c"),
-            "later": sql.SQL('o."trunq last" is null or c."trunq at" > o."trunq last"'),
+            "later": sql.SQL(
+                'o."trunq last" is null or c."trunq at" > o."trunq last"' if is_timed else "true"
+            ),
             "before": sql.SQL('n."trunq current"'),
         }
     # Of several that are no later than that end, the newest is the one that is there.
@@ -174,13 +179,17 @@ def _reopening(key: Sequence[str], *, reopens: bool) -> dict[str, sql.Composable
         "begun": sql.SQL(
             # A version that ended as it began, in a time to come, has that as its own.
             'case when c."trunq at" <= o."trunq ended" then greatest(statement_timestamp(),'
-            """ o."trunq ended" + interval '1 microsecond') else c."trunq at" end"""
+            """ o."trunq ended" + interval '1 microsecond')"""
+            + ("" if is_timed else f' when o."trunq ended" is null then {begins}')
+            + ' else c."trunq at" end'
         ),
         "each": sql.SQL(
             '(select c.*, max("trunq at") over (partition by {}) as "trunq newest" from c)'
         ).format(_names(key)),
         "later": sql.SQL(
-            'o."trunq last" is null or (o."trunq ended" is null and c."trunq at" > o."trunq last")'
+            "true"
+            if not is_timed
+            else 'o."trunq last" is null or (o."trunq ended" is null and c."trunq at" > o."trunq last")'
             ' or c."trunq at" > o."trunq ended" or (o."trunq ended" is not null and c."trunq at" ='
             ' c."trunq newest")'
         ),
@@ -232,7 +241,7 @@ def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Comp
 insert into {table} ({names}, valid_from, valid_to)
 select {names_w}, w."trunq begins", w."trunq ends" from w"""
     ).format(
-        **_reopening(key, reopens=target.reopens),
+        **_reopening(key, reopens=target.reopens, is_timed=newest is not None),
         key=_names(key),
         key_n=_names(key, "n"),
         key_v=_names(key, "v"),

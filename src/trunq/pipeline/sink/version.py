@@ -35,13 +35,16 @@ def versions(
     its key and its `valid_to`.
 
     `current` has the open version of each of these keys, with `valid_from`. Versions begin at `newest`, or
-    now; of several at one time the last counts. What is not later than the open version is left out, and so
-    is what changes nothing. `ended` has the `valid_to` of keys of which no version is open: what is there
-    again begins now, if it does not say later. Raises ValueError for a row without a time.
+    now; of several at one time the last counts. What `newest` says to be no later than the open version is
+    left out, and so is what changes nothing; now is later, whatever clock wrote that version. `ended` has the
+    `valid_to` of keys of which no version is open: what is there again begins now, if it does not say later.
+    Raises ValueError for a row without a time.
     """
     given = rows.append_column(VALID_FROM, _times(rows, newest, now))
     if ended is not None and ended.num_rows:
         given = _reopened(given, ended, key, now)
+    if newest is None:
+        given = _behind(given, current, key)
     given = given.filter(_is_later(given, current, key))
     every = pa.concat_tables([_numbered(current, is_new=False), _numbered(given, is_new=True)])
     every = every.take(
@@ -104,6 +107,16 @@ def _is_later(given: pa.Table, current: pa.Table, key: list[str]) -> pa.ChunkedA
     numbered = given.select(key).append_column(_ROW, pa.array(range(given.num_rows), pa.int64()))
     met = numbered.join(current.select([*key, VALID_FROM]), key).sort_by(_ROW)
     return pc.or_kleene(pc.is_null(met[VALID_FROM]), pc.greater(given[VALID_FROM], met[VALID_FROM]))
+
+
+def _behind(given: pa.Table, current: pa.Table, key: list[str]) -> pa.Table:
+    """Rows that begin behind the open version of their key, where they would not."""
+    numbered = given.select(key).append_column(_ROW, pa.array(range(given.num_rows), pa.int64()))
+    met = numbered.join(current.select([*key, VALID_FROM]), key).sort_by(_ROW)
+    after = pc.add(met[VALID_FROM], pa.scalar(timedelta(microseconds=1), pa.duration("us")))
+    is_behind = pc.fill_null(pc.less(given[VALID_FROM], after), False)
+    times = pc.if_else(is_behind, after, given[VALID_FROM])
+    return given.set_column(given.schema.get_field_index(VALID_FROM), VALID_FROM, times)
 
 
 def _numbered(rows: pa.Table, *, is_new: bool) -> pa.Table:

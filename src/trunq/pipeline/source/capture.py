@@ -299,7 +299,9 @@ class CaptureSource(TableSource):
         old = {} if columns is None else {new: name for name, new in columns.rename.items()}
         key = [old.get(name, name) for name in given]
         if not key or not names.issuperset(key):
-            key = [row[0] for row in connection.execute(catalog.PRIMARY_KEY.encode(), (self._quoted,)).fetchall()]
+            key = [
+                row[0] for row in connection.execute(catalog.PRIMARY_KEY.encode(), (self._quoted,)).fetchall()
+            ]
         if not key and self._applies:
             raise InvalidPipeline(
                 f"pipeline {self._name}: {self._model.table} has no primary key, and rows are found by it",

@@ -13,7 +13,8 @@ order by a.attnum"""
 KINDS: Final = """with recursive d(name, at, oid, modifier) as (
   select attname, attnum, atttypid, atttypmod from pg_attribute
   where attrelid = %s::regclass and attnum > 0 and not attisdropped
-  union all select name, at, typbasetype, typtypmod from d join pg_type t on t.oid = d.oid where typtype = 'd')
+  union all select name, at, typbasetype, typtypmod from d join pg_type t on t.oid = d.oid
+    where typtype = 'd')
 select name::text, case when typtype = 'e' then 'text' else format_type(d.oid, modifier) end
 from d join pg_type t on t.oid = d.oid where typtype <> 'd' order by at"""
 

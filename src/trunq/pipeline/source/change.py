@@ -66,9 +66,7 @@ Kinds = Sequence[tuple[str, str]]
 """Columns of a table with the types that their values in an image are read as."""
 
 
-def net(
-    messages: sql.Composed, kinds: Kinds, key: Sequence[str], columns: sql.Composable
-) -> sql.Composed:
+def net(messages: sql.Composed, kinds: Kinds, key: Sequence[str], columns: sql.Composable) -> sql.Composed:
     """What became of each key: _op, _changed_at, and the columns of the row, as it is or as it last was.
 
     `kinds` are the columns of the table, of which `columns` selects.
@@ -104,9 +102,7 @@ where "trunq sum" > 0 or "trunq sum" < 0 and "trunq ends" = 0"""
     )
 
 
-def each(
-    messages: sql.Composed, kinds: Kinds, key: Sequence[str], columns: sql.Composable
-) -> sql.Composed:
+def each(messages: sql.Composed, kinds: Kinds, key: Sequence[str], columns: sql.Composable) -> sql.Composed:
     """Each change, in the order of transactions, and in each of these in that of its messages: _op,
     _changed_at and the row after it, or before a delete. A change of the key is a delete and an insert.
     """
@@ -140,7 +136,9 @@ _ROW: Final = 'jsonb_to_record("trunq row") as'
 
 
 def _kinds(kinds: Kinds) -> sql.Composed:
-    return sql.SQL(", ").join(sql.SQL(" ").join((sql.Identifier(name), sql.SQL(kind))) for name, kind in kinds)
+    return sql.SQL(", ").join(
+        sql.SQL(" ").join((sql.Identifier(name), sql.SQL(kind))) for name, kind in kinds
+    )
 
 
 def _shape(names: Sequence[str]) -> sql.Composed:

@@ -165,9 +165,9 @@ class QueueSource(Source):
         ticks = client.list_ticks(self._model.queue, tick_id, tick_id)
         if ticks and cut is not None and cut != cut_of(ticks[0]):
             raise InvalidPipeline(
-                f"pipeline {self._name}: the database of queue {self._model.queue} was set back, or has failed"
-                f" over: tick {tick_id}, up to which messages were read, is another one, and the same may hold"
-                " for what it had read",
+                f"pipeline {self._name}: the database of queue {self._model.queue} was set back, or has"
+                f" failed over: tick {tick_id}, up to which messages were read, is another one, and what was"
+                " read may be lost there",
                 f"trunq pipeline state {self._name} --reset begins with what the queue still has",
             )
         if tick_id and not (ticks and ticks[0].reachable):

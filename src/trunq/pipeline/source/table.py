@@ -68,6 +68,8 @@ _SIZE: Final = """with recursive below(oid) as (
   union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
 select coalesce(sum(pg_catalog.pg_relation_size(b.oid)), 0)::bigint / current_setting('block_size')::bigint,
   (select relkind::text from pg_class where oid = %(table)s::regclass) from below b"""
+_PATIENCE: Final = "1s"
+"""For which a look for others waits for a lock."""
 _COUNTED_PAGES: Final = 12_800
 """100 MB: about what a look may read."""
 _COUNTED_ROWS: Final = 10_000_000
@@ -113,25 +115,34 @@ class TableSource(Source):
 
     def plan(self, state: State) -> Plan:
         with self._connected() as connection:
-            self._check_table(connection)
-            if self._model.changes == "all":
-                return Plan({"all": True}, {})
-            after = self._clock.take(connection, state)
-            slice = {"lo": state.get("snapshot"), "hi": after["snapshot"]}
-            tables, is_one = self._tables(connection)
-            leaf.tell(connection, tables, state, slice, after)
-            is_known = leaf.alone(slice) if is_one else True
-            if not is_known:
-                log.warning(
-                    "pipeline %s: %s is another table than the last run read, and is read whole",
-                    self._name,
-                    self._model.table,
-                )
-            self._look_back(connection, state if is_known else {}, slice, after)
-            query = sql.SQL("select exists (select from {} where {}), {}").format(
-                self._table, self._where(slice), sql.SQL(_WRITTEN).format(table=sql.Literal(self._quoted))
+            return self._plan(connection, state)
+
+    def has_new(self, state: State) -> bool:
+        """As `plan`; whoever asks does so for other pipelines, too, and waits for no lock of the table."""
+        with self._connected() as connection, connection.transaction():
+            connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(_PATIENCE)))
+            return self._plan(connection, state).slice is not None
+
+    def _plan(self, connection: Connection, state: State) -> Plan:
+        self._check_table(connection)
+        if self._model.changes == "all":
+            return Plan({"all": True}, {})
+        after = self._clock.take(connection, state)
+        slice = {"lo": state.get("snapshot"), "hi": after["snapshot"]}
+        tables, is_one = self._tables(connection)
+        leaf.tell(connection, tables, state, slice, after)
+        is_known = leaf.alone(slice) if is_one else True
+        if not is_known:
+            log.warning(
+                "pipeline %s: %s is another table than the last run read, and is read whole",
+                self._name,
+                self._model.table,
             )
-            row = connection.execute(query).fetchone()
+        self._look_back(connection, state if is_known else {}, slice, after)
+        query = sql.SQL("select exists (select from {} where {}), {}").format(
+            self._table, self._where(slice), sql.SQL(_WRITTEN).format(table=sql.Literal(self._quoted))
+        )
+        row = connection.execute(query).fetchone()
         assert row is not None
         has_some, after["written"] = row
         if is_known and "snapshot" in state and "written" in state:
@@ -299,7 +310,10 @@ class TableSource(Source):
             return
         if "cursor" in state:
             slice["from"] = state["cursor"]
-        query = sql.SQL("select max({})::text from {}").format(sql.Identifier(cursor), self._table)
+        # One of a time to come would keep all rows out until then.
+        query = sql.SQL("select least(max({})::timestamptz, statement_timestamp())::text from {}").format(
+            sql.Identifier(cursor), self._table
+        )
         row = connection.execute(query).fetchone()
         newest = row and row[0]
         if newest is not None or "cursor" in state:
@@ -331,7 +345,7 @@ class TableSource(Source):
         where: sql.Composable = between(slice.get("lo"), slice["hi"])
         if "from" in slice:
             lag = self._model.lag or timedelta(0)
-            where = sql.SQL("{} >= {}::timestamptz - {}::interval and {}").format(
+            where = sql.SQL("({0} >= {1}::timestamptz - {2}::interval or {0} is null) and {3}").format(
                 sql.Identifier(self._model.cursor or ""), sql.Literal(slice["from"]),
                 sql.Literal(f"{lag.total_seconds()} seconds"), where,
             )  # fmt: skip

@@ -25,7 +25,8 @@ _HISTORY: Final = "select pg_read_file('pg_wal/' || upper(lpad(to_hex(%s::bigint
 def find(connection: Connection) -> dict[str, Any]:
     """The timeline of a server, and how far its log is; {}: it does not say."""
     try:
-        row = connection.execute(_PLACE).fetchone()
+        with connection.transaction():
+            row = connection.execute(_PLACE).fetchone()
     except psycopg.DatabaseError:
         if connection.broken:
             raise
@@ -33,9 +34,7 @@ def find(connection: Connection) -> dict[str, Any]:
     return {} if row is None else {"timeline": row[0], "lsn": row[1]}
 
 
-def require_same(
-    pipeline: str, connection: Connection, before: dict[str, Any], now: dict[str, Any]
-) -> None:
+def require_same(pipeline: str, connection: Connection, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise InvalidPipeline where the source may lack, by now, what it had when a state was noted."""
     if "timeline" not in before or "timeline" not in now or before["timeline"] == now["timeline"]:
         return
@@ -55,7 +54,8 @@ def require_same(
 def _left(connection: Connection, old: int, new: int) -> str | None:
     """At which place of its log the old timeline was left; None: nobody says, or it was never in there."""
     try:
-        row = connection.execute(_HISTORY, (new,)).fetchone()
+        with connection.transaction():
+            row = connection.execute(_HISTORY, (new,)).fetchone()
     except psycopg.DatabaseError:
         if connection.broken:
             raise

@@ -54,8 +54,9 @@ begin
     v_until := (p_pipeline.day + 1)::timestamp at time zone 'UTC';
   end if;
   if v_for is null and v_limits ? 'rate' then
+    -- What seems to begin later was begun before the clock went back: it would hold up all runs until then.
     select r.begun_at + ('1 ' || split_part(v_limits->>'rate', '/', 2))::interval into v_until from trunq.pipeline_run r
-    where r.pipeline_id = p_pipeline.pipeline_id and r.backfill = 0 order by r.number desc offset split_part(v_limits->>'rate', '/', 1)::integer - 1 limit 1;
+    where r.pipeline_id = p_pipeline.pipeline_id and r.backfill = 0 and r.begun_at <= v_now order by r.number desc offset split_part(v_limits->>'rate', '/', 1)::integer - 1 limit 1;
     v_for := case when v_until > v_now then 'rate' end;
   end if;
   if v_for is null then

@@ -154,13 +154,13 @@ comment on function trunq._note_nothing is
 
 create or replace function trunq._hash_plan(p_pipeline trunq.pipeline) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select hashtextextended(concat_ws(' ', p_pipeline.state, p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
+  select hashtextextended(concat_ws(' ', p_pipeline.identity, p_pipeline.state, p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
 $$;
 comment on function trunq._hash_plan is 'By which state, source and sink are known again, of which a slice was planned: what goes through Python may come back with fewer digits.';
 
 create or replace function trunq._hash_range(p_pipeline trunq.pipeline) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select hashtextextended(concat_ws(' ', p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
+  select hashtextextended(concat_ws(' ', p_pipeline.identity, p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
 $$;
 comment on function trunq._hash_range is 'As trunq._hash_plan, of a range: usual runs, which go on beside it, move the state.';
 
