@@ -80,6 +80,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "end_session": (OWNER, {"pid": 1, "began_at": UNTIL}),
     "end_mover": (WORKS, {"subscription": "stream", "worker": "w"}),
     "extend": (WORKS, HELD),
+    "explain_wait": (LOOKS, {"id": 1}),
     "fail_batch": (WORKS, {**BATCH, "token": 1}),
     "fail_move": (WORKS, {**BATCH, "token": 1, "error": "e"}),
     "find_place": (LOOKS | WORKS, {}),

@@ -410,6 +410,15 @@ class PublicState(NamedTuple):
     public: str | None
 
 
+class Wait(NamedTuple):
+    """A row of `explain_wait`: why a message that is ready waits, and what helps; None: only time does."""
+
+    subscription: str
+    reason: str
+    explanation: str
+    hint: str | None
+
+
 class Taker(NamedTuple):
     """A row of `list_takers`: who takes the history of a queue elsewhere.
 

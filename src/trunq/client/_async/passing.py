@@ -68,6 +68,7 @@ from trunq.record import (
     Sweep,
     Taker,
     Tick,
+    Wait,
     Warned,
     Webhook,
     WorkerHold,
@@ -1953,6 +1954,17 @@ class AsyncPassing(AsyncAccess):
             connection, "retry_after", queue=queue, subscription=subscription
         )
         return returned
+
+    async def explain_wait(self, queue: str, id: int, *, connection: AsyncGiven | None = None) -> list[Wait]:
+        """Why a message that is ready has not been handed out yet. reason: paused (the subscription, its
+        queue or the lane is), workers (nobody works there), limit (as many run as may), rate (as many went
+        out as may), order (one of a key at a time) or turn (nothing holds it up); explanation says it in
+        words; hint: what helps, None where waiting does.
+
+        Returns one row for each shared subscription in which it is ready. Raises QueueNotFound,
+        MessageNotFound.
+        """
+        return await self._records(connection, Wait, "explain_wait", queue=queue, id=id)
 
     async def find_place(
         self,

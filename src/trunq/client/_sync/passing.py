@@ -70,6 +70,7 @@ from trunq.record import (
     Sweep,
     Taker,
     Tick,
+    Wait,
     Warned,
     Webhook,
     WorkerHold,
@@ -1905,6 +1906,17 @@ class Passing(Access):
             connection, "retry_after", queue=queue, subscription=subscription
         )
         return returned
+
+    def explain_wait(self, queue: str, id: int, *, connection: Given | None = None) -> list[Wait]:
+        """Why a message that is ready has not been handed out yet. reason: paused (the subscription, its
+        queue or the lane is), workers (nobody works there), limit (as many run as may), rate (as many went
+        out as may), order (one of a key at a time) or turn (nothing holds it up); explanation says it in
+        words; hint: what helps, None where waiting does.
+
+        Returns one row for each shared subscription in which it is ready. Raises QueueNotFound,
+        MessageNotFound.
+        """
+        return self._records(connection, Wait, "explain_wait", queue=queue, id=id)
 
     def find_place(
         self,
