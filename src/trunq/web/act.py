@@ -131,6 +131,13 @@ async def ask_cancel_pipeline(call: Call) -> Question:
     return Question(f"Cancel the open run of pipeline {name}?", "Cancel the run", {"pipeline": name})
 
 
+async def resend_quarantine(call: Call) -> str:
+    """Ask for a run that sends rows of one reason again."""
+    name, reason = call.need("pipeline"), call.need("reason")
+    id = await call.client.resend_quarantine(name, reason, connection=call.connection)
+    return f"Message {id} asks for a run of {name} that sends them again"
+
+
 async def tick(call: Call) -> str:
     """Cut a tick at once."""
     queue = call.need("queue")
@@ -421,6 +428,7 @@ ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
         resume_pipeline,
         run_pipeline,
         cancel_pipeline,
+        resend_quarantine,
         tick,
         publish,
         run_schedule,
