@@ -131,6 +131,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_replies": (OWNER, {"ids": []}),
     "list_roles": (EVERYBODY, {}),
     "list_backfills": (OWNER, {}),
+    "list_performed": (OWNER, {}),
     "list_reports": (LOOKS | WORKS, {}),
     "list_runs": (OWNER, {}),
     "list_shares": (OWNER, {"pipeline": "there"}),

@@ -143,6 +143,19 @@ def test_what_a_worker_said_last_is_told(connection: psycopg.Connection[Any], da
         assert "ada ✕ killed orders shop-3 7 0.1.0" in seen(page, "/workers")
 
 
+def test_who_leads_and_when_each_duty_was_last_done_is_told(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    with browse(database) as page:
+        assert "No process leads." in seen(page, "/workers")
+    term = ask(connection, "elect", name="vm-7")
+    connection.execute("call trunq.perform_each_duty()")
+    with browse(database) as page:
+        text = seen(page, "/workers")
+        assert f"vm-7 leads, in term {term}." in text
+        assert re.search(r"sample \S+ (now|\S+ ago)", text)
+
+
 def test_a_worker_that_is_silent_is_said_first_and_what_it_handles_is_in_words(
     connection: psycopg.Connection[Any], database: str
 ) -> None:

@@ -78,6 +78,8 @@ def seconds(value: float | None) -> str:
     """A length of time that Postgres gave in seconds."""
     if value is None:
         return ""
+    if 0 < value < 0.001:
+        return "<1ms"
     return f"{value * 1000:.3g}ms" if value < 1 else display.interval(timedelta(seconds=value))
 
 

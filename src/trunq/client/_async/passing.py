@@ -42,6 +42,7 @@ from trunq.record import (
     Move,
     MoverState,
     Overview,
+    Performed,
     PipelineInstance,
     PipelineRun,
     PipelineState,
@@ -1188,6 +1189,13 @@ class AsyncPassing(AsyncAccess):
         wait for; slow: what disk space and lists wait for; look: what figures wait for).
         """
         return await self._records(connection, Duty, "list_duties")
+
+    async def list_performed(self, *, connection: AsyncGiven | None = None) -> list[Performed]:
+        """Who leads now, in which term (None: nobody), and when each duty was last done: of a duty of each
+        queue, of that queue for which it is longest ago. failed_at, error: its newest failure that no success
+        has followed, of that queue.
+        """
+        return await self._records(connection, Performed, "list_performed")
 
     async def perform_duty(
         self, duty: str, queue: str | None = None, *, connection: AsyncGiven | None = None

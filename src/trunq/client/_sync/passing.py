@@ -44,6 +44,7 @@ from trunq.record import (
     Move,
     MoverState,
     Overview,
+    Performed,
     PipelineInstance,
     PipelineRun,
     PipelineState,
@@ -1170,6 +1171,13 @@ class Passing(Access):
         wait for; slow: what disk space and lists wait for; look: what figures wait for).
         """
         return self._records(connection, Duty, "list_duties")
+
+    def list_performed(self, *, connection: Given | None = None) -> list[Performed]:
+        """Who leads now, in which term (None: nobody), and when each duty was last done: of a duty of each
+        queue, of that queue for which it is longest ago. failed_at, error: its newest failure that no success
+        has followed, of that queue.
+        """
+        return self._records(connection, Performed, "list_performed")
 
     def perform_duty(
         self, duty: str, queue: str | None = None, *, connection: Given | None = None
