@@ -221,6 +221,7 @@ def test_a_seek_says_what_comes_again_before_it_moves(orders: Engine, page: Test
     orders.ask("tick", force=True)
     call(connection, "seek", queue=orders.queue, subscription="ledger", start="latest")
     question, fields = asked(page, "seek", queue=orders.queue, subscription="ledger", start="earliest")
+    assert f"Move {orders.queue}/ledger to the first tick that is kept?" in question
     assert re.search(r"About 5\d\d messages will be handed out again", question)
     assert f"{orders.queue}/ledger stands at tick" in do(page, "seek", **fields)
     (stream,) = call(connection, "list_streams", queue=orders.queue)

@@ -45,7 +45,7 @@ def _leads(duty: Performed | None) -> str:
         return "No process leads. With pg_cron that is as it should be."
     return (
         f"{duty.leader} leads, in term {duty.term}. Of a duty that is done for each queue, it is that queue "
-        "for which it is longest ago."
+        "for which it is longest ago. The leader notes it every ten seconds."
     )
 
 
