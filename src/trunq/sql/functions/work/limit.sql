@@ -96,13 +96,14 @@ begin
     where m.state = 'ready'
   loop
     return query
+      with lane as materialized (select l.* from trunq._wait_in_lane(v_queue, v.sub, v.key, v.kind, p_id) l)
       select v.name, w.reason, w.explanation, w.hint
       from (
         select p.*, 1 as place from trunq._wait_for_pause(v_queue, v.sub) p
-        union all select l.*, 2 from trunq._wait_in_lane(v_queue, v.sub, v.key, v.kind, p_id) l where l.reason = 'paused'
+        union all select l.*, 2 from lane l where l.reason = 'paused'
         union all select n.*, 3 from trunq._wait_for_workers(v_queue, v.sub) n
         union all select m.*, 4 from trunq._wait_for_limit(v_queue, v.sub) m
-        union all select l.*, 5 from trunq._wait_in_lane(v_queue, v.sub, v.key, v.kind, p_id) l where l.reason <> 'paused'
+        union all select l.*, 5 from lane l where l.reason <> 'paused'
         union all select 'turn', 'others come before it, or a worker is about to take it', null, 6) w
       order by w.place limit 1;
   end loop;
@@ -207,8 +208,11 @@ begin
     return;
   end if;
   if v.max_running is not null or p_sub.in_order then
-    execute format('select l.running from trunq_queue.%I($1, 1000) l where l.priority = $2 and l.lane = $3 collate "C"', p_queue.name || '_list_lanes')
-      into v_running using p_sub.subscription_id, v_priority, v_lane;
+    execute format($q$
+      select count(*) from trunq._open_ids($1, $2, array(select h.lease_id from trunq._held_leases($1, $2) h), 0, 9223372036854775807, 10000) o
+      cross join lateral (select g.* from trunq_log.%I g where trunq._is_row(g.txid, g.id, g.subscription_id, o.txid, o.id, $2) offset 0) g
+      where g.priority = $3 and %s = $4 collate "C"
+    $q$, p_queue.log_table, trunq._lane_expression(p_queue.lanes)) into v_running using p_queue, p_sub.subscription_id, v_priority, v_lane;
     if v_running >= v.max_running then
       reason := 'limit';
       explanation := format('%s is at its limit: %s run, and at most %s may', v_name, v_running, v.max_running);
