@@ -130,6 +130,15 @@ def test_a_message_anywhere_is_shown_for_the_same(queues: dict[str, Engine]) -> 
     assert large < small + 100
 
 
+def test_why_a_message_waits_is_told_for_about_the_same(queues: dict[str, Engine]) -> None:
+    ready = "(select id from trunq.list_messages(%s, p_state => 'ready', p_limit => 1))"
+    for work in queues.values():
+        work.ask("subscribe", subscription="default", max_running=1_000)
+    small, large = costs(queues, f"explain_wait(%s, {ready})")
+    assert large < 2 * small + 300
+    assert large < 10_000
+
+
 def test_the_dead_are_listed_for_the_same(queues: dict[str, Engine]) -> None:
     small, large = costs(queues, "list_dead(%s, p_limit => 10)")
     assert large < small + 50

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
 from browsing import OURS, asked, browse, do, shop, words
@@ -45,6 +46,29 @@ def bury(orders: Engine, count: int, error: str = "boom") -> list[int]:
 def test_each_act_has_the_name_of_a_method_of_the_client() -> None:
     assert [name for name in ACTS if not hasattr(AsyncClient, name)] == []
     assert QUESTIONS.keys() <= ACTS.keys()
+
+
+def test_rows_of_a_quarantine_are_sent_again(connection: psycopg.Connection[Any], database: str) -> None:
+    parts: dict[str, Any] = {
+        "source": {"format": "table", "table": "flights"},
+        "sink": {"format": "table", "table": "copied", "mode": "upsert", "key": ["id"], "newest": "at"},
+    }
+    call(connection, "create_pipeline", pipeline="flights", definition=Jsonb(parts))
+    connection.execute(
+        "with run as (insert into trunq.pipeline_run"
+        " (pipeline_id, number, message_id, chain, slice, snapshot, begun_at)"
+        " select pipeline_id, 1, 7, gen_random_uuid(), '{}', pg_current_snapshot(), now()"
+        " from trunq.pipeline returning pipeline_id, run_id)"
+        " insert into trunq.quarantine (pipeline_id, attempt, run_id, reasons, content, created_at)"
+        """ select pipeline_id, 1, run_id, '{no delay}', '{"id": 7}', now() from run"""
+    )
+    with browse(database) as page:
+        assert 'action="/do/resend_quarantine"' in page.get("/pipelines/flights").text
+        assert "asks for a run of flights" in do(
+            page, "resend_quarantine", pipeline="flights", reason="no delay"
+        )
+    assert fetch(connection, "select payload->>'reason' from trunq_log.pipelines") == "no delay"
+    assert fetch(connection, "select did from trunq.list_audit()") == "resend_quarantine"
 
 
 def test_what_is_paused_here_is_resumed_here(orders: Engine, page: TestClient) -> None:
@@ -199,6 +223,7 @@ def test_a_seek_says_what_comes_again_before_it_moves(orders: Engine, page: Test
     orders.ask("tick", force=True)
     call(connection, "seek", queue=orders.queue, subscription="ledger", start="latest")
     question, fields = asked(page, "seek", queue=orders.queue, subscription="ledger", start="earliest")
+    assert f"Move {orders.queue}/ledger to the first tick that is kept?" in question
     assert re.search(r"About 5\d\d messages will be handed out again", question)
     assert f"{orders.queue}/ledger stands at tick" in do(page, "seek", **fields)
     (stream,) = call(connection, "list_streams", queue=orders.queue)

@@ -143,6 +143,19 @@ def test_what_a_worker_said_last_is_told(connection: psycopg.Connection[Any], da
         assert "ada ✕ killed orders shop-3 7 0.1.0" in seen(page, "/workers")
 
 
+def test_who_leads_and_when_each_duty_was_last_done_is_told(
+    connection: psycopg.Connection[Any], database: str
+) -> None:
+    with browse(database) as page:
+        assert "No process leads." in seen(page, "/workers")
+    term = ask(connection, "elect", name="vm-7")
+    connection.execute("call trunq.perform_each_duty()")
+    with browse(database) as page:
+        text = seen(page, "/workers")
+        assert f"vm-7 leads, in term {term}." in text
+        assert re.search(r"sample \S+ (now|\S+ ago)", text)
+
+
 def test_a_worker_that_is_silent_is_said_first_and_what_it_handles_is_in_words(
     connection: psycopg.Connection[Any], database: str
 ) -> None:
@@ -218,9 +231,19 @@ def test_the_life_of_a_message_is_told_attempt_by_attempt(orders: Engine, page: 
     assert '"total": 42' in text
     assert '"trace": "4bf9"' in text
     (ready,) = orders.listed(state="ready")
-    assert "waits for a worker" in seen(page, f"/queues/{orders.queue}/messages/{ready}")
+    assert "waits to be handed out" in seen(page, f"/queues/{orders.queue}/messages/{ready}")
     (leased,) = orders.listed(state="leased")
     assert "attempt 1: running by w" in seen(page, f"/queues/{orders.queue}/messages/{leased}")
+
+
+def test_a_message_says_what_it_waits_for_and_what_helps(orders: Engine, page: TestClient) -> None:
+    (ready,) = orders.listed(state="ready")
+    orders.ask("pause_subscription", subscription="default")
+    text = seen(page, f"/queues/{orders.queue}/messages/{ready}")
+    assert re.search(
+        r'waits to be handed out, for \S+: subscription "default" is paused until somebody', text
+    )
+    assert f"select trunq.resume_subscription('{orders.queue}', 'default')" in text
 
 
 def test_what_is_not_there_is_said_with_the_way_back(orders: Engine, page: TestClient) -> None:

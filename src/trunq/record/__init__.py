@@ -16,6 +16,7 @@ from trunq.record.operate import DutyDone as DutyDone
 from trunq.record.operate import Finding as Finding
 from trunq.record.operate import LatestSample as LatestSample
 from trunq.record.operate import Overview as Overview
+from trunq.record.operate import Performed as Performed
 from trunq.record.operate import Sample as Sample
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
@@ -408,6 +409,15 @@ class PublicState(NamedTuple):
     state: str
     reference: str | None
     public: str | None
+
+
+class Wait(NamedTuple):
+    """A row of `explain_wait`: why a message that is ready waits, and what helps; None: only time does."""
+
+    subscription: str
+    reason: str
+    explanation: str
+    hint: str | None
 
 
 class Taker(NamedTuple):

@@ -255,6 +255,22 @@ class Duty(NamedTuple):
     line: str
 
 
+class Performed(NamedTuple):
+    """A row of `list_performed`: when a duty was last done, and who leads now; None: nobody.
+
+    `queue`: that of the failure, or for which the duty was done longest ago.
+    """
+
+    duty: str
+    every: timedelta
+    done_at: datetime | None
+    queue: str | None
+    failed_at: datetime | None
+    error: str | None
+    leader: str | None
+    term: int | None
+
+
 class DutyDone(NamedTuple):
     """A row of `perform_duties`; `done` is None when the duty failed with `error`."""
 

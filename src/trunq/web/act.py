@@ -132,6 +132,13 @@ async def ask_cancel_pipeline(call: Call) -> Question:
     return Question(f"Cancel the open run of pipeline {name}?", "Cancel the run", {"pipeline": name})
 
 
+async def resend_quarantine(call: Call) -> str:
+    """Ask for a run that sends rows of one reason again."""
+    name, reason = call.need("pipeline"), call.need("reason")
+    id = await call.client.resend_quarantine(name, reason, connection=call.connection)
+    return f"Message {id} asks for a run of {name} that sends them again"
+
+
 async def tick(call: Call) -> str:
     """Cut a tick at once."""
     queue = call.need("queue")
@@ -323,7 +330,9 @@ async def ask_seek(call: Call) -> Question:
     chosen = {name: value for name, value in given.items() if value is not None}
     if len(chosen) != 1:
         raise InvalidArgument("say where to: a tick, a time, or the start")
-    moved = " ".join(f"{name.removesuffix('_id')} {value}" for name, value in chosen.items())
+    words = {"latest": "now", "earliest": "the first tick that is kept"}
+    value = next(iter(chosen.values()))
+    moved = f"tick {value}" if "tick_id" in chosen else words.get(value, value)
     stands = f"It stands at tick {here.position_tick_id} of {here.newest_tick_id}. " if here else ""
     again = await _again(call, queue, here, chosen)
     return Question(
@@ -421,6 +430,7 @@ ACTS: Final[dict[str, Callable[[Call], Awaitable[str]]]] = {
         resume_pipeline,
         run_pipeline,
         cancel_pipeline,
+        resend_quarantine,
         tick,
         publish,
         run_schedule,

@@ -78,6 +78,8 @@ def seconds(value: float | None) -> str:
     """A length of time that Postgres gave in seconds."""
     if value is None:
         return ""
+    if 0 < value < 0.001:
+        return "<1ms"
     return f"{value * 1000:.3g}ms" if value < 1 else display.interval(timedelta(seconds=value))
 
 
@@ -111,8 +113,8 @@ class Bar(NamedTuple):
     error: str | None
 
 
-def bars(row: Any, begin: datetime, end: datetime, now: datetime) -> list[Bar]:
-    """Waiting and each attempt, on an axis from `begin` to `end`."""
+def bars(row: Any, begin: datetime, end: datetime, now: datetime, why: str | None = None) -> list[Bar]:
+    """Waiting and each attempt, on an axis from `begin` to `end`; `why`: what it waits for now, if ready."""
     whole = max((end - begin).total_seconds(), 1e-6)
     found: list[Bar] = []
     at = row.published_at or begin
@@ -146,13 +148,14 @@ def bars(row: Any, begin: datetime, end: datetime, now: datetime) -> list[Bar]:
             "wait",
             at,
             max(now, at),
-            f"{OPEN[row.state]}, for {display.interval(max(now - at, timedelta(0)))}",
+            f"{OPEN[row.state]}, for {display.interval(max(now - at, timedelta(0)))}"
+            + (f": {why}" if why else ""),
         )
     return found
 
 
 OPEN = {
-    "ready": "waits for a worker",
+    "ready": "waits to be handed out",
     "scheduled": "waits until it is due",
     "retrying": "waits for its next attempt",
     "parked": "is parked until somebody resumes it",
@@ -163,7 +166,7 @@ def _because(found: Sequence[Bar]) -> str:
     if not found:
         return " for a worker"
     return {"released": " after it was given back", "lease_expired": " after its worker was lost"}.get(
-        found[-1].kind, " for its next attempt"
+        found[-1].kind, ": its back-off, then its turn"
     )
 
 

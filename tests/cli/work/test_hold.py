@@ -29,3 +29,10 @@ def test_what_a_dead_worker_holds_is_shown_asked_about_and_freed(trunq: Shell, c
         "leases": 0,
         "left": 0,
     }
+
+
+def test_who_leads_and_when_duties_were_done(trunq: Shell, client: Client) -> None:
+    assert "No process leads." in trunq("workers", "duties").said
+    client.elect("vm-7")
+    assert "vm-7 leads, in term 1." in trunq("workers", "duties").said
+    assert {row["leader"] for row in trunq("workers", "duties", "--json").json} == {"vm-7"}

@@ -405,3 +405,22 @@ def test_calls_of_pg_cron_note_what_was_done_now_and_then(connection: psycopg.Co
     connection.execute("update trunq.duty_done set done_at = done_at - interval '11 seconds'")
     connection.execute("call trunq.perform_each_duty()")
     assert all(later != before for later, before in zip(connection.execute(noted), first, strict=True))
+
+
+def test_who_leads_when_each_duty_was_done_and_which_failed_is_listed(
+    connection: psycopg.Connection[Any],
+) -> None:
+    Engine(connection, "work").create()
+    duties = [row.duty for row in call(connection, "list_duties")]
+    never = call(connection, "list_performed")
+    assert [(row.duty, row.done_at, row.leader, row.term) for row in never] == [
+        (duty, None, None, None) for duty in duties
+    ]
+    connection.execute("call trunq.perform_each_duty()")
+    connection.execute("select trunq.elect('vm-7')")
+    connection.execute("insert into trunq.duty_failure values ('rotate', 'work', now(), 'why')")
+    rows = {row.duty: row for row in call(connection, "list_performed")}
+    assert {(row.leader, row.term, row.done_at is None) for row in rows.values()} == {("vm-7", 1, False)}
+    assert [(row.duty, row.queue, row.error) for row in rows.values() if row.failed_at] == [
+        ("rotate", "work", "why")
+    ]

@@ -11,7 +11,7 @@ import pytest
 
 from calling import new_names, refused
 from engine import Engine
-from laning import EVERY_QUEUE, make_any
+from laning import EVERY_QUEUE, make, make_any
 
 Connection = psycopg.Connection[Any]
 
@@ -216,3 +216,89 @@ def test_an_exclusive_subscription_has_no_rate(engine: Engine) -> None:
     with refused("TQ005", "exclusive", "s"):
         engine.ask("subscribe", subscription="s", mode="exclusive", rate=5)
     assert len(engine.call("list_subscriptions")) == 1
+
+
+def wait(engine: Engine, id: int) -> tuple[str, str, str | None]:
+    """Why a message waits in the subscription default."""
+    ((subscription, *why),) = engine.call("explain_wait", id=id)
+    assert subscription == "default"
+    return tuple(why)
+
+
+def test_a_message_waits_for_a_worker_where_nobody_leases(engine: Engine) -> None:
+    first, second = engine.publish(2)
+    reason, explanation, hint = wait(engine, second)
+    assert reason == "workers"
+    assert explanation.endswith(": nobody has leased anything of it")
+    assert hint is not None
+    held = engine.lease()
+    assert wait(engine, second)[0] == "turn"
+    assert engine.call("explain_wait", id=first) == []
+    engine.ack(held)
+    with engine.clock("2 minutes"):
+        assert "the last lease was at" in wait(engine, second)[1]
+
+
+def test_a_message_waits_for_the_end_of_a_pause_whoever_is_there(engine: Engine) -> None:
+    (id,) = engine.publish()
+    engine.ask("pause_subscription", subscription="default")
+    reason, explanation, hint = wait(engine, id)
+    assert (reason, explanation) == ("paused", 'subscription "default" is paused until somebody resumes it')
+    assert hint is not None
+    engine.run(hint)
+    engine.ask("pause_queue", until="2999-01-01 00:00:00+00")
+    reason, explanation, hint = wait(engine, id)
+    assert explanation.startswith(f'queue "{engine.queue}" is paused until 2999-01-01')
+    assert hint is not None
+    engine.run(hint)
+    assert wait(engine, id)[0] == "workers"
+
+
+def test_a_message_waits_for_a_limit_that_is_reached_and_for_none_that_is_set(engine: Engine) -> None:
+    limit(engine, max_running=2, rate=0.001, burst=3)
+    *_, last = engine.publish(5)
+    engine.ack(engine.lease())
+    assert wait(engine, last)[0] == "turn"
+    held = engine.lease(2)
+    assert wait(engine, last)[:2] == (
+        "limit",
+        'subscription "default" is at its limit: 2 run, and at most 2 may',
+    )
+    engine.ack(held)
+    assert wait(engine, last)[0] == "rate"
+
+
+def test_a_message_waits_for_its_lane(session: Connection) -> None:
+    laned = make(session, "priority,key")
+    laned.publish(keys=["other"])
+    laned.ack(laned.lease())
+    first, last = laned.publish(2, keys=["o'hara"], priorities=[3])
+    laned.ask("pause_lane", lane="o'hara", priority=3)
+    reason, explanation, hint = wait(laned, last)
+    assert (reason, explanation) == (
+        "paused",
+        """lane "o'hara", priority 3 is paused until somebody resumes it""",
+    )
+    assert hint is not None
+    laned.run(hint)
+    laned.ask("set_lane", lane="o'hara", priority=3, max_running=1)
+    held = laned.lease(2)
+    assert held.ids == [first]
+    assert wait(laned, last)[:2] == (
+        "limit",
+        """lane "o'hara", priority 3 is at its limit: 1 run, and at most 1 may""",
+    )
+    laned.ask("set_lane", lane="o'hara", priority=3, rate=0.001)
+    laned.ack(held)
+    assert wait(laned, last)[0] == "turn"
+    (third,) = laned.publish(keys=["o'hara"], priorities=[3])
+    laned.lease(2)
+    assert wait(laned, third)[1].endswith("at the end of its rate: one message every 1000 seconds may go out")
+
+
+def test_a_message_waits_for_another_of_its_key(session: Connection) -> None:
+    laned = make(session)
+    limit(laned, in_order=True)
+    first, last = laned.publish(2, keys=["ada"])
+    assert laned.lease(2).ids == [first]
+    assert wait(laned, last)[:2] == ("order", 'one of lane "ada" is handled at a time, and one is')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from shlex import quote
 from typing import Final
 
 from trunq import explanation
@@ -70,9 +71,7 @@ def in_shell(text: str) -> str:
         r"select trunq\.resume_subscription\('(\w+)', '([^']+)'\)", r"trunq subscription resume \1 \2", text
     )
     text = re.sub(
-        r"select trunq\.resume_lane\('(\w+)', '([^']+)', '([^' ]+)'\)",
-        r"trunq lane resume \1 \3 --subscription \2",
-        text,
+        r"select trunq\.resume_lane\('(\w+)', '([^']+)', '([^']*)'(?:, (-?\d+)::smallint)?\)", _resume_lane, text
     )
     text = re.sub(
         r"select trunq\.grant_role\('(\w+)', '(\w+)', '([\w.@-]+)'\)", r"trunq role grant \1 \2 \3", text
@@ -92,6 +91,13 @@ def in_shell(text: str) -> str:
     text = text.replace("--tick-external", "--ticks external")
     text = re.sub(r"trunq\.create_queue\(\.\.\., (--[^)]+)\)", r"trunq queue create NAME \1", text)
     return re.sub(r"\bp_(\w+)", lambda found: "--" + found[1].replace("_", "-"), text)
+
+
+def _resume_lane(found: re.Match[str]) -> str:
+    queue, subscription, lane, priority = found.groups("0")
+    said = f"trunq lane resume {queue}" + (f" {quote(lane)}" if lane or priority == "0" else "")
+    said += f" --priority {priority}" if priority != "0" else ""
+    return said + (f" --subscription {subscription}" if subscription != "default" else "")
 
 
 def _option(found: re.Match[str]) -> str:

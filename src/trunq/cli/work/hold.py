@@ -10,7 +10,7 @@ import typer
 from trunq import display
 from trunq.cli.ground import option
 from trunq.cli.ground.database import client
-from trunq.cli.ground.output import Row, err, say, write_json, write_rows
+from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.record import WorkerHold
 
@@ -97,6 +97,24 @@ def _reported(row: Row, now: datetime) -> Row:
     if more := len(row["handling"]) - len(first):
         told.append(f"{more} more")
     return {**row, "began": ago(row["began_at"]), "seen": ago(row["seen_at"]), "handles": "; ".join(told)}
+
+
+@option.verb(
+    app, "duties", "trunq workers duties", "trunq workers duties --json | jq '.[] | select(.error != null)'"
+)
+def duties(*, database: option.Database, json: option.Json = False) -> None:
+    """Show who leads, and when each duty of the leader was last done.
+
+    Of a duty that is done for each queue, it is that queue for which it is longest ago.
+    """
+    with client(database) as trunq:
+        rows = [row._asdict() for row in trunq.list_performed()]
+    if not json:
+        leads = rows[0]["leader"]
+        out.print(
+            f"{leads} leads, in term {rows[0]['term']}." if leads else "No process leads.", markup=False
+        )
+    write_rows(rows, ("duty", "every", "done_at", "queue", "failed_at", "error"), json, "There is no duty.")
 
 
 @option.verb(

@@ -15,7 +15,7 @@ from rich.markup import escape
 from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import client, looked_to
-from trunq.cli.ground.failure import Mistake
+from trunq.cli.ground.failure import Mistake, in_shell
 from trunq.cli.ground.output import Row, out, print_fact, say, tell_rest, with_age, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.work.choice import WHICH, Choice, Contains, HeadersContain, contained
@@ -132,8 +132,10 @@ def show(
             return
         found = [row._asdict() for row in trunq.show_message(queue, id)]
         said = {row.subscription: row._asdict() for row in trunq.list_progress(queue, ids=[id])}
+        waits = {row.subscription: row._asdict() for row in trunq.explain_wait(queue, id)}
     for row in found:
         row["progress"] = said.get(row["subscription"])
+        row["waits"] = waits.get(row["subscription"])
     if json:
         write_json(found)
         return
@@ -472,6 +474,10 @@ def _print_state(row: Row) -> None:
     )
     for attempt in row["attempts"] or []:
         print_fact(f"attempt {attempt['attempt']}", attempt_in_words(attempt))
+    if row["waits"] is not None:
+        print_fact("waits", row["waits"]["explanation"])
+        if row["waits"]["hint"]:
+            print_fact("helps", in_shell(row["waits"]["hint"]))
     print_fact("result", row["result"])
     if row["progress"] is not None:
         said = _in_words(row["progress"])

@@ -42,6 +42,7 @@ from trunq.record import (
     Move,
     MoverState,
     Overview,
+    Performed,
     PipelineInstance,
     PipelineRun,
     PipelineState,
@@ -68,6 +69,7 @@ from trunq.record import (
     Sweep,
     Taker,
     Tick,
+    Wait,
     Warned,
     Webhook,
     WorkerHold,
@@ -1188,6 +1190,13 @@ class AsyncPassing(AsyncAccess):
         """
         return await self._records(connection, Duty, "list_duties")
 
+    async def list_performed(self, *, connection: AsyncGiven | None = None) -> list[Performed]:
+        """Who leads now, in which term (None: nobody), and when each duty was last done: of a duty of each
+        queue, of that queue for which it is longest ago. failed_at, error: its newest failure that no success
+        has followed, of that queue.
+        """
+        return await self._records(connection, Performed, "list_performed")
+
     async def perform_duty(
         self, duty: str, queue: str | None = None, *, connection: AsyncGiven | None = None
     ) -> DutyDone:
@@ -1954,6 +1963,17 @@ class AsyncPassing(AsyncAccess):
             connection, "retry_after", queue=queue, subscription=subscription
         )
         return returned
+
+    async def explain_wait(self, queue: str, id: int, *, connection: AsyncGiven | None = None) -> list[Wait]:
+        """Why a message that is ready has not been handed out yet. reason: paused (the subscription, its
+        queue or the lane is), workers (nobody works there), limit (as many run as may), rate (as many went
+        out as may), order (one of a key at a time) or turn (nothing holds it up); explanation says it in
+        words; hint: what helps, None where waiting does.
+
+        Returns one row for each shared subscription in which it is ready. Raises QueueNotFound,
+        MessageNotFound.
+        """
+        return await self._records(connection, Wait, "explain_wait", queue=queue, id=id)
 
     async def find_place(
         self,

@@ -44,6 +44,7 @@ from trunq.record import (
     Move,
     MoverState,
     Overview,
+    Performed,
     PipelineInstance,
     PipelineRun,
     PipelineState,
@@ -70,6 +71,7 @@ from trunq.record import (
     Sweep,
     Taker,
     Tick,
+    Wait,
     Warned,
     Webhook,
     WorkerHold,
@@ -1170,6 +1172,13 @@ class Passing(Access):
         """
         return self._records(connection, Duty, "list_duties")
 
+    def list_performed(self, *, connection: Given | None = None) -> list[Performed]:
+        """Who leads now, in which term (None: nobody), and when each duty was last done: of a duty of each
+        queue, of that queue for which it is longest ago. failed_at, error: its newest failure that no success
+        has followed, of that queue.
+        """
+        return self._records(connection, Performed, "list_performed")
+
     def perform_duty(
         self, duty: str, queue: str | None = None, *, connection: Given | None = None
     ) -> DutyDone:
@@ -1906,6 +1915,17 @@ class Passing(Access):
             connection, "retry_after", queue=queue, subscription=subscription
         )
         return returned
+
+    def explain_wait(self, queue: str, id: int, *, connection: Given | None = None) -> list[Wait]:
+        """Why a message that is ready has not been handed out yet. reason: paused (the subscription, its
+        queue or the lane is), workers (nobody works there), limit (as many run as may), rate (as many went
+        out as may), order (one of a key at a time) or turn (nothing holds it up); explanation says it in
+        words; hint: what helps, None where waiting does.
+
+        Returns one row for each shared subscription in which it is ready. Raises QueueNotFound,
+        MessageNotFound.
+        """
+        return self._records(connection, Wait, "explain_wait", queue=queue, id=id)
 
     def find_place(
         self,

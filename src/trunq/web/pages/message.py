@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from trunq.errors import InvalidArgument
-from trunq.record import MessageState
+from trunq.record import MessageState, Wait
 from trunq.web import figure
 from trunq.web.database import Walk, looked_to
 from trunq.web.guard import root_of
@@ -146,13 +146,27 @@ async def _find(desk: Desk, queue: str, id: int) -> list[MessageState]:
         return desk.veiled(await client.show_message(queue, id, connection=connection))
 
 
+async def _waits(desk: Desk, queue: str, id: int) -> dict[str, Wait]:
+    """By subscription, why it waits there."""
+    client = desk.database.client
+    found = await desk.database.panel(
+        ("wait", queue, id), lambda connection: client.explain_wait(queue, id, connection=connection)
+    )
+    return {each.subscription: each for each in found.rows or []}
+
+
 async def show(desk: Desk, request: Request) -> Response:
     """The life of a message, for all its subscriptions on one axis of time."""
     queue, id = str(request.path_params["queue"]), int(request.path_params["id"])
     rows = await _find(desk, queue, id)
     now = desk.database.now
     begin, end = figure.span(rows, now)
-    lives = [(row, figure.bars(row, begin, end, now)) for row in rows]
+    waits = await _waits(desk, queue, id) if any(row.state == "ready" for row in rows) else {}
+    lives = [
+        (row, figure.bars(row, begin, end, now, wait and wait.explanation), wait)
+        for row in rows
+        for wait in [waits.get(row.subscription)]
+    ]
     return desk.page(
         request,
         "message.html",

@@ -183,6 +183,9 @@ async def show(desk: Desk, request: Request) -> Response:
                     Column("example", "json"),
                 ),
                 "No row has broken a rule of this pipeline.",
+                acts=lambda row: [
+                    Act("resend_quarantine", "Send again", {"pipeline": name, "reason": row.reason})
+                ],
             ),
             *each,
         ],

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from trunq import display
 from trunq.diagnosis import together
+from trunq.record import Performed
 from trunq.web.page import Act, Column, Desk, Section, Shown
 from trunq.web.pages.overview import findings
 
@@ -38,6 +39,17 @@ def _handled(message: dict[str, Any], seen_at: datetime) -> str:
     return f"{message.get('id')}{kind}{took}"
 
 
+def _leads(duty: Performed | None) -> str:
+    if duty is None:
+        return ""
+    if duty.leader is None:
+        return "No process leads. With pg_cron that is as it should be."
+    return (
+        f"{duty.leader} leads, in term {duty.term}. Of a duty that is done for each queue, it is that queue "
+        "for which it is longest ago. The leader notes it every ten seconds."
+    )
+
+
 async def show(desk: Desk, request: Request) -> Response:
     """The page."""
     client, panel = desk.database.client, desk.database.panel
@@ -45,12 +57,16 @@ async def show(desk: Desk, request: Request) -> Response:
     async def said(connection: Any) -> list[Any]:
         return [_Report(row) for row in await client.list_reports(connection=connection)]
 
+    async def performed(connection: Any) -> list[Performed]:
+        return desk.veiled(await client.list_performed(connection=connection))
+
     workers, reports, duties, wrong = await asyncio.gather(
         panel("workers", lambda connection: client.list_workers(connection=connection)),
         panel("reports", said),
-        panel("duties", lambda connection: client.list_duties(connection=connection), fresh_for=60),
+        panel("duties", performed),
         findings(desk),
     )
+    leader = next(iter(duties.rows or []), None)
     return desk.page(
         request,
         "listing.html",
@@ -104,11 +120,14 @@ async def show(desk: Desk, request: Request) -> Response:
                 duties,
                 (
                     Column("duty", "name"),
-                    Column("line"),
                     Column("every", "length"),
-                    Column("per_queue", "yes", "once per queue"),
+                    Column("done_at", "ago", "last done"),
+                    Column("queue", "link", "of queue", link=lambda row: f"/queues/{row.queue}"),
+                    Column("failed_at", "ago", "failed"),
+                    Column("error", "error"),
                 ),
                 "There is no duty.",
+                note=_leads(leader),
             ),
         ],
     )

@@ -26,7 +26,7 @@ language sql immutable as $$
     -- A worker sees payloads, also one that is reader or admin besides.
     ('{read_payload,work,read,administer}', '{find_place,read_on}'),
     ('{read_payload,read,administer}',
-     '{list_messages,count_messages,show_message,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
+     '{list_messages,count_messages,show_message,explain_wait,list_audit,list_dead,list_dead_groups,list_sweeps,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),
     ('{administer}',
      '{pause_queue,resume_queue,pause_subscription,resume_subscription,subscribe,set_publishing,set_reminders,close_queue,open_queue,cancel,delete,

@@ -76,6 +76,20 @@ $$;
 comment on function trunq.list_duties is
   'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way; line: those of one line never wait for one of another (quick: what messages wait for; slow: what disk space and lists wait for; look: what figures wait for).';
 
+create or replace function trunq.list_performed()
+returns table (duty text, every interval, done_at timestamptz, queue text, failed_at timestamptz, error text, leader text, term bigint)
+language sql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+  select d.duty, d.every, n.done_at, coalesce(f.queue, nullif(n.queue, '')), f.failed_at, f.error, l.name, l.term
+  from trunq.list_duties() with ordinality d(duty, per_queue, every, again_from, times_a_span, again_after, line, place)
+  left join trunq.duty_done n on n.duty = d.duty
+  left join lateral (
+    select nullif(x.queue, '') as queue, x.failed_at, x.error from trunq.duty_failure x where x.duty = d.duty order by x.failed_at desc limit 1) f on true
+  left join trunq.leader l on trunq._leads(l, trunq.clock())
+  order by d.place
+$$;
+comment on function trunq.list_performed is
+  'Who leads now, in which term (null: nobody), and when each duty was last done: of a duty of each queue, of that queue for which it is longest ago. failed_at, error: its newest failure that no success has followed, of that queue.';
+
 create or replace function trunq.perform_duty(p_duty text, p_queue text default null)
 returns table (duty text, queue text, done bigint, error text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$

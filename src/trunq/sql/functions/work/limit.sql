@@ -79,3 +79,163 @@ begin
   end if;
 end $$;
 comment on function trunq._check_limits is 'Refuses (TQ005) limits that no subscription can have.';
+
+-- Why a message waits now. What keeps all from going out is told before what keeps some, and nothing that is merely set: a limit is named when it is reached.
+
+create or replace function trunq.explain_wait(p_queue text, p_id bigint)
+returns table (subscription text, reason text, explanation text, hint text)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v record;
+begin
+  for v in
+    select m.subscription as name, m.key::text, m.kind::text, s as sub from trunq.show_message(p_queue, p_id) m
+    join trunq.subscription s on s.queue_id = v_queue.queue_id and s.name = m.subscription
+    where m.state = 'ready'
+  loop
+    return query
+      with lane as materialized (select l.* from trunq._wait_in_lane(v_queue, v.sub, v.key, v.kind, p_id) l)
+      select v.name, w.reason, w.explanation, w.hint
+      from (
+        select p.*, 1 as place from trunq._wait_for_pause(v_queue, v.sub) p
+        union all select l.*, 2 from lane l where l.reason = 'paused'
+        union all select n.*, 3 from trunq._wait_for_workers(v_queue, v.sub) n
+        union all select m.*, 4 from trunq._wait_for_limit(v_queue, v.sub) m
+        union all select l.*, 5 from lane l where l.reason <> 'paused'
+        union all select 'turn', 'others come before it, or a worker is about to take it', null, 6) w
+      order by w.place limit 1;
+  end loop;
+end $$;
+comment on function trunq.explain_wait is
+  'Why a message that is ready has not been handed out yet. reason: paused (the subscription, its queue or the lane is), workers (nobody works there), limit (as many run as may), rate (as many went out as may), order (one of a key at a time) or turn (nothing holds it up); explanation says it in words; hint: what helps, null where waiting does.
+Returns: one row for each shared subscription in which it is ready.
+Raises: TQ001, TQ013.';
+
+create or replace function trunq._wait_for_pause(p_queue trunq.queue, p_sub trunq.subscription)
+returns table (reason text, explanation text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select 'paused', format('%s is paused until %s',
+      case when w.is_queue then format('queue "%s"', p_queue.name) else format('subscription "%s"', p_sub.name) end,
+      case when isfinite(w.until) then w.until::text else 'somebody resumes it' end),
+    case when w.is_queue then format('select trunq.resume_queue(%L)', p_queue.name)
+      else format('select trunq.resume_subscription(%L, %L)', p_queue.name, p_sub.name) end
+  from (select trunq._paused_until(p_sub) as until, coalesce(p_sub.queue_paused_until > trunq.clock(), false) as is_queue) w
+  where trunq._is_paused(p_sub, trunq.clock())
+$$;
+comment on function trunq._wait_for_pause is 'Of explain_wait: whether a subscription is paused.';
+
+create or replace function trunq._wait_for_workers(p_queue trunq.queue, p_sub trunq.subscription)
+returns table (reason text, explanation text, hint text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_now timestamptz := trunq.clock();
+  v_leased_at timestamptz;
+begin
+  if exists (
+      select from trunq._newest_reports(p_queue.queue_id, v_now) r
+      where r.subscription = p_sub.name and r.last_word is null and r.at >= v_now - interval '30 seconds') then
+    return;
+  end if;
+  -- Programs that lease by SQL tell nothing of themselves.
+  execute format('select l.leased_at from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1', p_queue.lease_table)
+    into v_leased_at using p_sub.subscription_id;
+  if (v_leased_at > v_now - interval '1 minute') is not true then
+    reason := 'workers';
+    explanation := format('nobody works on subscription "%s"%s', p_sub.name,
+      coalesce(': the last lease was at ' || date_trunc('second', v_leased_at)::text, ': nobody has leased anything of it'));
+    hint := 'start a worker of it: trunq worker shop:worker';
+    return next;
+  end if;
+end $$;
+comment on function trunq._wait_for_workers is 'Of explain_wait: whether no worker tells of itself and nobody leased within a minute.';
+
+create or replace function trunq._wait_for_limit(p_queue trunq.queue, p_sub trunq.subscription)
+returns table (reason text, explanation text, hint text)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_newest record;
+  v_running bigint;
+begin
+  if p_sub.max_running is not null then
+    v_running := (select coalesce(sum(h.unanswered), 0) from trunq._held_leases(p_queue, p_sub.subscription_id) h);
+    if v_running >= p_sub.max_running then
+      reason := 'limit';
+      explanation := format('subscription "%s" is at its limit: %s run, and at most %s may', p_sub.name, v_running, p_sub.max_running);
+      return next;
+    end if;
+  end if;
+  if p_sub.rate is not null then
+    execute format('select l.tokens, l.tokens_at from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1', p_queue.lease_table)
+      into v_newest using p_sub.subscription_id;
+    if trunq._whole_tokens(trunq._tokens(p_sub, v_newest.tokens, v_newest.tokens_at, trunq.clock())) < 1 then
+      reason := 'rate';
+      explanation := format('subscription "%s" is at the end of its rate: %s messages in %s may go out', p_sub.name, p_sub.rate, p_sub.rate_interval);
+      return next;
+    end if;
+  end if;
+end $$;
+comment on function trunq._wait_for_limit is 'Of explain_wait: whether a limit of a subscription is reached.';
+
+create or replace function trunq._wait_in_lane(p_queue trunq.queue, p_sub trunq.subscription, p_key text, p_kind text, p_id bigint)
+returns table (reason text, explanation text, hint text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_lane text := case when p_queue.lanes like '%key' then coalesce(p_key, '') when p_queue.lanes like '%kind' then coalesce(p_kind, '') else '' end;
+  v_priority smallint;
+  v_name text;
+  v record;
+  v_running bigint;
+  v_newest record;
+begin
+  if p_queue.lanes is null then
+    return;
+  end if;
+  execute format('select g.priority from %s g where g.id = $1 and (g.subscription_id is null or g.subscription_id = $2) order by g.txid desc limit 1',
+    (trunq._rows_of(p_queue, p_id, p_id)).query) into v_priority using p_id, p_sub.subscription_id;
+  v_name := concat_ws(', ', case when p_queue.lanes <> 'priority' then format('lane "%s"', v_lane) end,
+    case when p_queue.lanes like 'priority%' then format('priority %s', v_priority) end);
+  select z.paused_until, coalesce(z.max_running, p.max_running) as max_running, coalesce(z.rate, p.rate) as rate into v
+  from (select p_sub.subscription_id as id) s
+  left join trunq.lane_policy p on p.subscription_id = s.id
+  left join trunq.lane z on z.subscription_id = s.id and z.priority = v_priority and z.lane = v_lane collate "C";
+  if v.paused_until > trunq.clock() then
+    reason := 'paused';
+    explanation := format('%s is paused until %s', v_name, case when isfinite(v.paused_until) then v.paused_until::text else 'somebody resumes it' end);
+    hint := format('select trunq.resume_lane(%L, %L, %L, %s::smallint)', p_queue.name, p_sub.name, v_lane, v_priority);
+    return next;
+    return;
+  end if;
+  if v.max_running is not null or p_sub.in_order then
+    execute format($q$
+      select count(*) from trunq._open_ids($1, $2, array(select h.lease_id from trunq._held_leases($1, $2) h), 0, 9223372036854775807, 10000) o
+      cross join lateral (select g.* from trunq_log.%I g where trunq._is_row(g.txid, g.id, g.subscription_id, o.txid, o.id, $2) offset 0) g
+      where g.priority = $3 and %s = $4 collate "C"
+    $q$, p_queue.log_table, trunq._lane_expression(p_queue.lanes)) into v_running using p_queue, p_sub.subscription_id, v_priority, v_lane;
+    if v_running >= v.max_running then
+      reason := 'limit';
+      explanation := format('%s is at its limit: %s run, and at most %s may', v_name, v_running, v.max_running);
+      return next;
+    elsif p_sub.in_order and v_running > 0 then
+      reason := 'order';
+      explanation := format('one of %s is handled at a time, and one is', v_name);
+      return next;
+    end if;
+  end if;
+  if v.rate is null then
+    return;
+  end if;
+  execute format($q$
+    select t.tokens, t.tokens_at from trunq_data.%I t
+    where t.subscription_id = $1 and t.priority = $2 and t.lane = $3 collate "C" order by t.seq desc limit 1
+  $q$, p_queue.name || '_turn') into v_newest using p_sub.subscription_id, v_priority, v_lane;
+  if v_newest.tokens + v.rate * greatest(0, extract(epoch from trunq.clock() - v_newest.tokens_at)) < 1 then
+    reason := 'rate';
+    explanation := format('%s is at the end of its rate: %s', v_name,
+      case when v.rate >= 1 then trim_scale(round(v.rate::numeric, 1)) || ' messages a second may go out'
+        else format('one message every %s seconds may go out', trim_scale(round(1 / v.rate::numeric, 1))) end);
+    return next;
+  end if;
+end $$;
+comment on function trunq._wait_in_lane is 'Of explain_wait: whether a lane is paused, or a limit of it is reached.';
