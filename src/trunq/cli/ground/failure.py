@@ -71,7 +71,9 @@ def in_shell(text: str) -> str:
         r"select trunq\.resume_subscription\('(\w+)', '([^']+)'\)", r"trunq subscription resume \1 \2", text
     )
     text = re.sub(
-        r"select trunq\.resume_lane\('(\w+)', '([^']+)', '([^']*)'(?:, (-?\d+)::smallint)?\)", _resume_lane, text
+        r"select trunq\.resume_lane\('(\w+)', '([^']+)', '([^']*)'(?:, (-?\d+)::smallint)?\)",
+        _resume_lane,
+        text,
     )
     text = re.sub(
         r"select trunq\.grant_role\('(\w+)', '(\w+)', '([\w.@-]+)'\)", r"trunq role grant \1 \2 \3", text
