@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -426,3 +427,12 @@ def test_a_client_refuses_formats_that_there_are_not(bench: Bench) -> None:
         with pytest.raises(InvalidPipeline, match=f'no {part} of the format "tabel"') as caught:
             bench.client.create_pipeline("p", definition)
         assert "table, queue, " in str(caught.value)
+
+
+def test_a_file_of_a_time_to_come_does_not_wait_until_then(bench: Bench, tmp_path: Path) -> None:
+    (path := tmp_path / "one.csv").write_text("id\n1\n")
+    os.utime(path, (4e9, 4e9))
+    name = bench.make({"format": "csv", "path": str(path)}, {"format": "table", "table": "moved"})
+    bench.run(name)
+    assert bench.sql("select id from moved") == [(1,)]
+    assert bench.run(name) == {"outcome": "nothing new"}

@@ -30,6 +30,8 @@ _BEGINNING: Final = 1 << 20
 """Bytes of a file in which lines are counted."""
 _SHOWN: Final = 10_000
 """Characters of a line that cannot be read."""
+_AHEAD: Final = 86_400 * 10**9
+"""Nanoseconds: no clock of who writes is further ahead of ours."""
 _UNMATCHED: Final = "unmatched"
 """In the state: the path that no file matches. list_warnings looks for it."""
 
@@ -166,9 +168,15 @@ class FileSource(Source):
 
     def _listed(self, pattern: str) -> tuple[int, list[File]]:
         """How many files match, and those of them that are settled."""
-        latest = time.time_ns() - int(self._model.settled.total_seconds() * 1e9)
+        now = time.time_ns()
+        latest = now - int(self._model.settled.total_seconds() * 1e9)
         found = list(self._place.find(pattern))
-        settled = [[each.path, each.size, each.modified_at] for each in found if each.modified_at <= latest]
+        settled = [
+            [each.path, each.size, each.modified_at]
+            for each in found
+            # What was given a time to come would wait until then.
+            if each.modified_at <= latest or each.modified_at > now + _AHEAD
+        ]
         return len(found), sorted(settled, key=lambda file: (file[2], file[0]))
 
     def _require(self, path: str, size: int, modified_at: int) -> None:
