@@ -330,9 +330,9 @@ async def ask_seek(call: Call) -> Question:
     chosen = {name: value for name, value in given.items() if value is not None}
     if len(chosen) != 1:
         raise InvalidArgument("say where to: a tick, a time, or the start")
-    words = {"latest": "now", "earliest": "the first tick that is kept"}
     value = next(iter(chosen.values()))
-    moved = f"tick {value}" if "tick_id" in chosen else words.get(value, value)
+    moved = f"tick {value}" if "tick_id" in chosen else "now" if value == "latest" else value
+    moved = "the first tick that is kept" if value == "earliest" else moved
     stands = f"It stands at tick {here.position_tick_id} of {here.newest_tick_id}. " if here else ""
     again = await _again(call, queue, here, chosen)
     return Question(
