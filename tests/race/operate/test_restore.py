@@ -34,6 +34,8 @@ from race.story import STREAM, Story, read, tell
 from trunq import install
 from trunq.embedded import Embedded
 
+pytestmark = pytest.mark.slow
+
 Connection = psycopg.Connection[Any]
 
 
@@ -176,7 +178,6 @@ def moved(
         yield session, deepcopy(known.story)
 
 
-@pytest.mark.slow
 def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection, Story]) -> None:
     session, story = moved
     for attempt in (
@@ -275,7 +276,6 @@ def test_rebasing_again_doubles_nothing(moved: tuple[Connection, Story]) -> None
         assert read(session, subscription) == [*due, *new]
 
 
-@pytest.mark.slow
 def test_restored_a_second_time_nothing_is_lost_or_doubled(
     moved: tuple[Connection, Story], clusters: tuple[Embedded, Embedded], copy: Copy
 ) -> None:
@@ -315,7 +315,6 @@ def test_rebase_needs_read_committed(session: Connection, level: str) -> None:
         ask(session, "rebase")
 
 
-@pytest.mark.slow
 def test_positions_ahead_of_the_cluster_are_refused_even_if_it_calls_itself_the_same(
     server: Embedded, spare: Embedded, original: Any, copy: Copy
 ) -> None:
@@ -336,7 +335,6 @@ def test_positions_ahead_of_the_cluster_are_refused_even_if_it_calls_itself_the_
         assert set(read(session, "late")) > set(story.due["late"])
 
 
-@pytest.mark.slow
 def test_a_copy_beside_the_original_goes_on_by_itself(server: Embedded, original: Any, copy: Copy) -> None:
     dsn = original(server)
     with psycopg.connect(dsn, autocommit=True) as session:
@@ -349,7 +347,6 @@ def test_a_copy_beside_the_original_goes_on_by_itself(server: Embedded, original
             assert read(session, subscription) == [*ids, *new]
 
 
-@pytest.mark.slow
 def test_a_queue_that_never_had_a_reader_is_rebased_too(moved: tuple[Connection, Story]) -> None:
     session, _ = moved
     ask(session, "create_queue", queue="fresh")
@@ -404,7 +401,6 @@ def test_adopt_goes_on_where_ids_are_higher_and_refuses_where_they_are_lower(
         assert read(session, subscription) == [*left, *new]
 
 
-@pytest.mark.slow
 def test_adopt_refuses_when_messages_were_published_behind_the_positions(
     server: Embedded, spare: Embedded, original: Any, copy: Copy
 ) -> None:
@@ -421,7 +417,6 @@ def test_adopt_refuses_when_messages_were_published_behind_the_positions(
             ask(session, "adopt")
 
 
-@pytest.mark.slow
 def test_adopt_refuses_while_a_transaction_older_than_a_position_is_open(
     server: Embedded, spare: Embedded, original: Any, copy: Copy
 ) -> None:
@@ -495,7 +490,6 @@ def test_what_a_member_noted_of_its_group_ends_with_a_rebase(session: Connection
     assert [row.id for row in call(session, "read_batch", **crew, batch_id=batch.batch_id)] == ids
 
 
-@pytest.mark.slow
 def test_what_was_requeued_before_the_rebase_is_published_again(moved: tuple[Connection, Story]) -> None:
     """Its row has a transaction id of this cluster, its attempts before have those of the other."""
     session, story = moved

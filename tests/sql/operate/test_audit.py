@@ -242,7 +242,7 @@ EACH = frozenset({"rebase_each_queue"})
 """What commits by itself, and notes its queues in trunq.rebased."""
 
 LOOKS = re.compile(
-    r"(list|show|count|find|preview|public)_\w+|\w+_channel"
+    r"(list|show|count|find|preview|public|explain)_\w+|\w+_channel"
     r"|backlog|clock|diagnose|fleet|get_memo|latest_samples|overview|position|public_ids?|retry_after|sampled_at"
     r"|snapshot|statistics|status|version"
 )
