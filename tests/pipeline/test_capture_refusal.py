@@ -227,7 +227,7 @@ def test_a_column_that_is_called_as_deletes_are_noted_is_refused_until_renamed(b
     bench.sql("insert into source values (1, null)")
     sink = {**COPY, "deletes": "soft"}
     name = bench.make(SOURCE, sink)
-    with pytest.raises(InvalidPipeline, match='the rows have a column "deleted_at"') as caught:
+    with pytest.raises(InvalidPipeline, match='rows have a column "deleted_at"') as caught:
         bench.run(name)
     assert "rename" in caught.value.hint
     bench.make(SOURCE, sink, name=name, columns={"rename": {"deleted_at": "gone_at"}})
