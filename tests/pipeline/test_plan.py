@@ -200,7 +200,7 @@ def test_a_history_is_asked_for_what_nobody_has_taken(bench: Bench, planning: Pl
     bench.client.publish("orders", {"id": 1})
     bench.client.ack(bench.client.lease("orders", "default", "w", 10))
     planned = planning(name)
-    assert (planned.reads, planned.rows) == ("attempts of queue orders: 1 leases", 1)
+    assert (planned.reads, planned.rows) == ("attempts of queue orders: 1 lease", 1)
     assert bench.run(name)["rows_out"] == 1
 
 
