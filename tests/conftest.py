@@ -189,10 +189,14 @@ def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def left_to_other_turns(items: list[pytest.Item], turn: int) -> Iterator[pytest.Item]:
-    """Slow tests, and cases of them, that another turn runs. Whoever asks for a Spark is slow."""
+    """Tests that another turn runs: of those that are slow, or ask for a Spark, one turn of four has each, of
+    the others one of two, and each turn has those of SQL and of the tools.
+    """
     for item in items:
         is_slow = item.get_closest_marker("slow") or "spark" in getattr(item, "fixturenames", ())
-        if is_slow and crc32(f"{item.path.name}::{item.name}".encode()) % scope.TURNS != turn:
+        folder, *inner = item.path.relative_to(TESTS).parts
+        turns = scope.TURNS if is_slow else 1 if folder == "sql" or not inner else 2
+        if crc32(f"{item.path.name}::{item.name}".encode()) % turns != turn % turns:
             yield item
 
 

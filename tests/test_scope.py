@@ -52,22 +52,28 @@ def test_each_file_of_the_sync_client_has_a_test_and_those_with_own_ways_have_ea
     assert left == [("test_tick.py", "test_a[2]"), ("test_tick.py", "test_b"), ("test_bell.py", "test_a[2]")]
 
 
-def test_each_slow_test_has_one_turn_and_the_others_run_in_each() -> None:
+def test_of_slow_tests_one_turn_of_four_runs_each_of_others_one_of_two_and_all_run_those_of_sql() -> None:
     items: list[Any] = [
         SimpleNamespace(
-            path=TESTS / "race" / f"test_{number % 7}.py",
+            path=TESTS / folder / f"test_{number % 7}.py",
             name=f"test_{number}",
             get_closest_marker=lambda mark, number=number: mark == "slow" and number % 2 == 0,
         )
         for number in range(40)
+        for folder in ("race", "sql", "")
     ]
-    ran = [set(range(40)) for _ in range(scope.TURNS)]
+    ran = [set(range(len(items))) for _ in range(scope.TURNS)]
     for turn, here in enumerate(ran):
         here -= {items.index(item) for item in left_to_other_turns(items, turn)}
-        assert len(here) < 40
-    assert set.intersection(*ran) == set(range(1, 40, 2))
-    assert sum(len(here) for here in ran) == 20 * scope.TURNS + 20
-    assert set.union(*ran) == set(range(40))
+    times = [sum(number in here for here in ran) for number in range(len(items))]
+    slow = [number for number, item in enumerate(items) if item.get_closest_marker("slow")]
+    halves = [
+        number for number, item in enumerate(items) if item.path.parent.name == "race" and number not in slow
+    ]
+    assert {times[number] for number in slow} == {1}
+    assert {times[number] for number in halves} == {2}
+    assert {times[number] for number in range(len(items)) if number not in {*slow, *halves}} == {4}
+    assert all(len(here) < len(items) for here in ran)
 
 
 def test_the_commit_decides_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
