@@ -70,6 +70,7 @@ def costs(queues: dict[str, Engine], call: str) -> tuple[int, int]:
     return read["small"], read["large"]
 
 
+@pytest.mark.slow
 def test_status_hardly_grows(queues: dict[str, Engine]) -> None:
     small, large = costs(queues, "status(%s)")
     assert large < 4 * small

@@ -31,6 +31,7 @@ def _is_there() -> bool:
     return CONTROL.exists() and MAJOR in embedded.majors()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _is_there(), reason=f"needs Debian's postgresql-{MAJOR}-cron")
 async def test_pg_cron_performs_the_duties_and_a_retried_message_comes_again() -> None:
     settings = {"shared_preload_libraries": "pg_cron", "cron.database_name": "postgres"}

@@ -77,6 +77,7 @@ async def test_while_a_slow_duty_waits_quick_ones_go_on_and_the_lease_is_renewed
         await async_wait_until(lambda: leader.performed.calls.get("forget_memos"))
 
 
+@pytest.mark.slow
 async def test_a_statement_over_its_budget_is_cut_and_named_and_the_others_go_on(
     queue: Queue,
     in_the_way: psycopg.Connection[Any],
@@ -217,6 +218,7 @@ async def goes_on(queue: Queue, leader: Leader) -> None:
     await async_wait_until(lambda: leader.performed.calls.get("fire", 0) > before + 1)
 
 
+@pytest.mark.slow
 async def test_a_look_that_hangs_delays_neither_promotion_nor_reaping_nor_rotation(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +237,7 @@ async def test_a_look_that_hangs_delays_neither_promotion_nor_reaping_nor_rotati
         await async_wait_until(lambda: leader.performed.calls.get("sample"))
 
 
+@pytest.mark.slow
 async def test_a_look_that_waits_for_a_lock_gives_up_and_is_named(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
