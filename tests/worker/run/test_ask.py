@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from serving import PATIENCE, Queue, running
 from trunq.client.message import Message
 from trunq.errors import InvalidArgument
 from trunq.worker import Worker
+from trunq.worker.answer.lease import Source
+from trunq.worker.run.bell import Bell
 from waiting import async_wait_until
 
 NEVER = 3600.0
@@ -56,6 +59,33 @@ async def test_what_another_sets_aside_wakes_whoever_asks_for_it(queue: Queue) -
         for kind in ("text", "mail", "fax") * 3:
             ids = queue.publish(kind)
             await async_wait_until(lambda ids=ids, kind=kind: seen.get(kind, [])[-1:] == ids)
+
+
+async def test_a_look_that_falls_due_while_it_asks_for_the_bell_is_made(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking: list[Bell] = []
+    take = Bell.take
+
+    async def late(bell: Bell, source: Source) -> str:
+        asking.append(bell)
+        due = source.next_look
+        if due < monotonic() + NEVER / 2:
+            await async_wait_until(lambda: monotonic() > due)
+        return await take(bell, source)
+
+    monkeypatch.setattr(Bell, "take", late)
+    holder, sleeper = (worker(queue, name, {}, {"kinds": [name]}) for name in ("mail", "fax"))
+    async with running(holder):
+        await async_wait_until(lambda: holder.statistics.empty_looks > 1)
+        async with running(sleeper):
+            await async_wait_until(lambda: asking and asking[-1] is not asking[0])
+            bell, looks = asking[-1], sleeper.statistics.looks
+            (source,) = bell._sources
+            await async_wait_until(lambda: source.next_look > monotonic() + NEVER / 2)
+            source.next_look = monotonic() + 0.5
+            queue.connection.execute("select pg_notify(trunq.queue_channel(%s), 'bell')", (queue.name,))
+            await async_wait_until(lambda: sleeper.statistics.looks > looks)
 
 
 async def test_a_worker_that_asks_for_everything_is_woken_too(queue: Queue) -> None:

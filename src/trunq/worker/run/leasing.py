@@ -233,8 +233,11 @@ class Fetcher:
     async def _look(self, source: Source, room: int) -> None:
         if source.is_freed and not source.is_rung and monotonic() < source.next_look:
             # The bell is free, but only the worker that gets it should look, not every sleeper.
-            source.is_freed = False
+            source.is_freed, due = False, source.next_look
             await self._rest(source)
+            # A look that fell due meanwhile was not made, and who has not looked in vain is not told of what
+            # others set aside.
+            source.next_look = min(source.next_look, due)
             return
         was_rung, source.is_rung, source.is_freed = source.is_rung, False, False
         share, begun = self._passing.count(max(1, room // len(self._sources))), monotonic()
