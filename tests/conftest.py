@@ -190,12 +190,11 @@ def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 def left_to_other_turns(items: list[pytest.Item], turn: int) -> Iterator[pytest.Item]:
     """Tests that another turn runs: of those that are slow, or ask for a Spark, one turn of four has each, of
-    the others one of two, and each turn has those of SQL and of the tools.
+    the others one of two, and each turn has those that are in no folder.
     """
     for item in items:
         is_slow = item.get_closest_marker("slow") or "spark" in getattr(item, "fixturenames", ())
-        folder, *inner = item.path.relative_to(TESTS).parts
-        turns = scope.TURNS if is_slow else 1 if folder == "sql" or not inner else 2
+        turns = scope.TURNS if is_slow else 1 if item.path.parent == TESTS else 2
         if crc32(f"{item.path.name}::{item.name}".encode()) % turns != turn % turns:
             yield item
 

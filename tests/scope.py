@@ -3,9 +3,9 @@
 A push runs on the newest Postgres, calls the generated client once in each shape, and takes one order, one
 seed and the smallest load that shows a fault. What is left out differs from what runs in numbers alone.
 
-Tests take turns: `make test` runs a quarter of those with the mark `slow`, half of the others, and all of
-tests/sql; the commit decides which. So one push of four runs each test. TRUNQ_TEST_TURN asks for another
-quarter (0 to 3). Without it, as when you name tests to run, none is left out.
+Tests take turns: `make test` runs a quarter of those with the mark `slow`, and half of the others; the commit
+decides which. So one push of four runs each test. TRUNQ_TEST_TURN asks for another quarter (0 to 3). Without
+it, as when you name tests to run, none is left out.
 """
 
 from __future__ import annotations

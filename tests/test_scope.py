@@ -52,7 +52,7 @@ def test_each_file_of_the_sync_client_has_a_test_and_those_with_own_ways_have_ea
     assert left == [("test_tick.py", "test_a[2]"), ("test_tick.py", "test_b"), ("test_bell.py", "test_a[2]")]
 
 
-def test_of_slow_tests_one_turn_of_four_runs_each_of_others_one_of_two_and_all_run_those_of_sql() -> None:
+def test_of_slow_tests_one_turn_of_four_runs_each_and_of_others_one_of_two() -> None:
     items: list[Any] = [
         SimpleNamespace(
             path=TESTS / folder / f"test_{number % 7}.py",
@@ -60,7 +60,7 @@ def test_of_slow_tests_one_turn_of_four_runs_each_of_others_one_of_two_and_all_r
             get_closest_marker=lambda mark, number=number: mark == "slow" and number % 2 == 0,
         )
         for number in range(40)
-        for folder in ("race", "sql", "")
+        for folder in ("race", "")
     ]
     ran = [set(range(len(items))) for _ in range(scope.TURNS)]
     for turn, here in enumerate(ran):

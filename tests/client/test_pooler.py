@@ -452,7 +452,9 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
         noting.set_publishing("last", announce=True)
         with pytest.raises(InvalidArgument, match="behind a connection pooler"):
             next(noting.listen(Channel("last")))
-        noting.publish("last", 1)
+        published = noting.publish("last", 1)
+        assert [wait.reason for wait in noting.explain_wait("last", published)] == ["workers"]
+        assert noting.list_performed()
         assert noting.list_warnings("last") == []
         assert "leader" not in {row.area for row in noting.diagnose()}
         assert noting.forget("last") == 0
