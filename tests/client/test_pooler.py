@@ -429,6 +429,7 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     client.drop_pipeline(pipeline)
 
 
+@pytest.mark.slow
 def test_every_method_in_six_threads_answers_for_its_own_statement(
     pooled: str, database: str, connection: psycopg.Connection[Any]
 ) -> None:
