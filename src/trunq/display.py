@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -102,6 +103,12 @@ def count(number: int, is_estimate: bool) -> str:
 def counted(number: int, one: str, many: str | None = None) -> str:
     """A number of things: 1 queue, 2 queues, 1,000 queues; `many` where that is not `one` with an s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def troubles(severities: Iterable[str]) -> str:
+    """How many of each there are: 1 error, 2 warnings."""
+    counts = Counter(severities)
+    return ", ".join(counted(counts[each], each) for each in ("error", "warning") if counts[each])
 
 
 def matching(filter: Mapping[str, Any], hidden: Collection[str] = ()) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 
 import pytest
 
 from shelling import Shell
-from trunq.cli.command import app
+from trunq.cli.command import app, app_for
 from trunq.cli.ground.option import ORDER, PANELS
 
 PLUG_INS = {"demo"}
@@ -20,7 +22,7 @@ COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "doctor", "web", "statistics")),
     *([name] for name in ("overview", "backlog", "audit")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
-    *(["workers", verb] for verb in ("list", "show", "free")),
+    *(["workers", verb] for verb in ("list", "show", "duties", "free")),
     *(["session", verb] for verb in ("list", "end")),
     *(
         ["queue", verb]
@@ -79,6 +81,22 @@ def registered() -> list[list[str]]:
 def test_all_commands_are_there_and_no_others() -> None:
     assert sorted(registered()) == sorted(COMMANDS)
     assert {command[0] for command in COMMANDS} == set(ORDER)
+
+
+def test_a_command_line_loads_the_command_that_it_names_and_no_other() -> None:
+    program = (
+        "import sys; from trunq.cli.command import app_for; app_for(['lane', 'list']);"
+        " print(*(name for name in sys.modules if name.startswith('trunq.cli.')))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "trunq.cli.lanes.lane" in loaded
+    assert {name for name in loaded if name.startswith(("trunq.cli.pipeline", "trunq.cli.log"))} == set()
+    names = [[str(command.name)] for command in app_for(["publish", "mail"]).registered_commands]
+    assert names == [["publish"]]
+    for words in ([], ["--help"], ["lan"]):
+        assert len(app_for(words).registered_groups) == len(app().registered_groups), words
 
 
 def test_the_commands_stand_under_headings_in_the_order_of_use(shell: Shell) -> None:

@@ -312,6 +312,17 @@ def test_a_partition_is_part_of_its_table_and_a_key_may_be_renamed(shop: Bench) 
     assert shop.sql("select number, day, word from copy.day") == [(1, 1, "q")]
 
 
+def test_a_column_that_the_index_of_a_key_only_includes_is_no_part_of_the_key(shop: Bench) -> None:
+    shop.sql("create table shop.wide (id int, word text, primary key (id) include (word))")
+    shop.sql("insert into shop.wide values (1, 'a')")
+    shop.make({**SOURCE, "tables": "shop.wide"}, SINK, name="shop")
+    run(shop)
+    shop.sql("update shop.wide set word = 'b'")
+    run(shop)
+    assert tables(shop)["wide"].message["key"] == ["id"]
+    assert shop.sql("select id, word from copy.wide") == [(1, "b")]
+
+
 def test_two_looks_at_once_and_those_that_are_killed_read_each_row_once(shop: Bench) -> None:
     shop.make(SOURCE, {**SINK, "mode": "append"}, name="shop")
     assert execute_and_die(shop.dsn, shop.asked(shop.client.run_pipeline("shop")), "found") == -9

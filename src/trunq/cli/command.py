@@ -1,7 +1,6 @@
 """The commands, in one app: the one that a command line names, or all of them.
 
-Who runs one command waits for the libraries of that one alone: all of them together take three times as long
-to load as most of them need.
+Who runs one command waits for the libraries of that one alone: those of all take half as long again.
 
 Another package adds a command by an entry point of the group `trunq.commands`: a function that is called with
 the app. The demo does.

@@ -22,14 +22,12 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.definition.source import TableSource
 from trunq.pipeline.redact import redacted
+from trunq.pipeline.source.catalog import KEY_OF
 
 _MOST: Final = 10_000
 """Tables of a pipeline."""
 
-_KEY: Final = """array(select a.attname::text
-    from pg_index i cross join unnest(i.indkey) with ordinality k(attnum, at)
-    join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
-    where i.indrelid = c.oid and i.indisprimary order by k.at)"""
+_KEY: Final = f"array({KEY_OF.format('c.oid')})"
 
 # Rows of a partition are read with the table that it is part of.
 _TABLES: Final = f"""select n.nspname::text as schema_name, c.relname::text as table_name,

@@ -148,6 +148,7 @@ def environment() -> Environment:
         "in_path": lambda text: quote(str(text), safe=""),
         "text": display.text,
         "counted": display.counted,
+        "troubles": display.troubles,
         "matching": display.matching,
     }
     made.globals |= {"line": figure.line, "area": figure.area, "marks": MARKS, "asking": asking}

@@ -111,8 +111,7 @@ def _shown(found: Sequence[Finding]) -> RenderableType:
     elif not counts["error"] and not counts["warning"]:
         lines.append(Text("All is well." if not found else "All that this role may see is well."))
     else:
-        said = [display.counted(counts[each], each) for each in ("error", "warning") if counts[each]]
-        lines.append(Text(", ".join(said), style="bold"))
+        lines.append(Text(display.troubles(row.severity for row in found), style="bold"))
     return Group(*lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
@@ -149,9 +148,8 @@ def _sum(warnings: Sequence[Warned], is_cut: bool) -> list[Text]:
     """How many there are, where not all are told."""
     if not is_cut:
         return []
-    counts = Counter(row.severity for row in warnings)
-    said = [display.counted(counts[each], each) for each in ("error", "warning") if counts[each]]
-    return [Text(f"{', '.join(said)} in all, the worst first: trunq doctor", style="bold")]
+    said = display.troubles(row.severity for row in warnings)
+    return [Text(f"{said} in all, the worst first: trunq doctor", style="bold")]
 
 
 def _standing(row: Stream) -> str:

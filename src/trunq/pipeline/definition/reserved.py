@@ -10,7 +10,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.change import DELETED_AT
 from trunq.pipeline.definition.stamp import STAMPS
 
-_PREFIX: Final = "trunq "
+PREFIX: Final = "trunq "
 """How those begin that every pipeline has."""
 _OF_JDBC: Final = ("trunq_part", "trunq_row")
 _OF_VERSIONS: Final = ("valid_from", "valid_to")
@@ -22,7 +22,7 @@ def taken_by(pipeline: Any, name: str) -> str | None:
     """What of a pipeline has a column of this name, in either case; None: nothing has."""
     sink, name = pipeline.sink, name.lower()
     for is_taken, who in (
-        (name.startswith(_PREFIX), "as trunq's own are called"),
+        (name.startswith(PREFIX), "as trunq's own are called"),
         (pipeline.stamp and name in STAMPS, "which stamp writes itself"),
         (getattr(sink, "mode", "") == "history" and name in _OF_VERSIONS, "which mode history writes itself"),
         (

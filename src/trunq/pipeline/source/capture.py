@@ -31,6 +31,7 @@ from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.change import CHANGED_AT, OP, OWN
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reserved import PREFIX
 from trunq.pipeline.definition.source import QueueSource as QueueModel
 from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.source import Context, Foreseen, Plan, State, catalog, timeline
@@ -143,7 +144,7 @@ class CaptureSource(TableSource):
         return then, _changed(state, then, details) if "tick" in state and self._applies else None
 
     def has_new(self, state: State) -> bool:
-        if "tick" not in state or self._of_queue(state["queue"]).has_new({"tick": state["tick"]}):
+        if "tick" not in state or self._of_queue(state["queue"]).has_new(_place(state)):
             return True
         with self._connected() as connection:
             # Of a table that was dropped and made again no change will ever tell: the run does.
@@ -265,7 +266,7 @@ class CaptureSource(TableSource):
     def _columns(self, connection: psycopg.Connection[Any]) -> tuple[sql.Composed, pa.Schema]:
         """Those of the table that are captured, and our own."""
         columns, schema = super()._columns(connection)
-        if taken := [name for name in schema.names if name in OWN or name.startswith("trunq ")]:
+        if taken := [name for name in schema.names if name in OWN or name.startswith(PREFIX)]:
             raise InvalidPipeline(
                 f'pipeline {self._name}: {self._model.table} has a column "{taken[0]}", which captured rows'
                 " have of their own",
@@ -275,7 +276,7 @@ class CaptureSource(TableSource):
         return columns, pa.schema([*_FIELDS, *schema])
 
     def _found_columns(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str, bool, str]]:
-        taken = {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
+        taken = self._stored(connection)
         return [each for each in super()._found_columns(connection) if each[0] in taken]
 
     def _details(self, connection: psycopg.Connection[Any]) -> _Details:
@@ -285,9 +286,13 @@ class CaptureSource(TableSource):
 
     def _kinds(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
         """The columns that are captured, with the types that the values of their images are read as."""
-        taken = {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
+        taken = self._stored(connection)
         found = connection.execute(catalog.KINDS.encode(), (self._quoted,)).fetchall()
         return [each for each in found if each[0] in taken]
+
+    def _stored(self, connection: psycopg.Connection[Any]) -> set[str]:
+        """The columns that are captured, and whose values an image has: not virtual ones."""
+        return {name for name, _, _, is_virtual, _ in self._details(connection) if not is_virtual}
 
     def _key(
         self, connection: psycopg.Connection[Any], details: _Details, capture: Capture | None
@@ -428,6 +433,11 @@ class CaptureSource(TableSource):
         model = QueueModel.model_construct(queue=queue, subscription=self._subscription, dsn=self._model.dsn)
         of_queue = self._pipeline.model_copy(update={"source": model})
         return QueueSource(of_queue, self._client_dsn, None)  # type: ignore[arg-type]  # it asks nothing
+
+
+def _place(state: State) -> State:
+    """Where a state is in the queue of changes."""
+    return {name: state[name] for name in ("tick", "cut") if name in state}
 
 
 def _changed(state: State, now: State, details: _Details) -> str | None:

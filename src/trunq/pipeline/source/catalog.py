@@ -1,4 +1,4 @@
-"""What the catalog of its database is asked about a captured table; %s is its name."""
+"""What the catalog of its database is asked about a table, above all a captured one; %s is its name."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ LABELS: Final = """with recursive t(oid) as (
       where attrelid = p.typrelid and attnum > 0 and not attisdropped) m(oid) where m.oid <> 0)
 select e.oid::text, e.enumlabel::text from t join pg_enum e on e.enumtypid = t.oid"""
 
-PRIMARY_KEY: Final = """select a.attname from pg_index i
+KEY_OF: Final = """select a.attname::text from pg_index i
 cross join unnest(i.indkey::smallint[]) with ordinality k(attnum, at)
 join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-where i.indrelid = %s::regclass and i.indisprimary and k.at <= i.indnkeyatts order by k.at"""
+where i.indrelid = {} and i.indisprimary and k.at <= i.indnkeyatts order by k.at"""
+"""The columns of a primary key, without those that its index only includes; {} is the oid of the table."""
+PRIMARY_KEY: Final = KEY_OF.format("%s::regclass")
 
 FULL_NAME: Final = """select n.nspname || '.' || c.relname, row_security_active(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass"""

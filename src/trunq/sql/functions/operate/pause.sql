@@ -156,6 +156,12 @@ end $$;
 comment on function trunq._lanes_at_rest is
   'The lanes of a subscription that are paused until somebody resumes them and in which messages wait, the deepest first (null: none), how many wait there, and since when; others_wait: whether messages wait in other lanes, or no lane is paused so.';
 
+create or replace function trunq._resumption_of(p_queue text, p_subscription text, p_lane text, p_priority smallint) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('select trunq.resume_lane(%L, %L, %L%s)', p_queue, p_subscription, p_lane, case when p_priority <> 0 then format(', %s::smallint', p_priority) end)
+$$;
+comment on function trunq._resumption_of is 'The statement that resumes a lane.';
+
 create or replace function trunq._warn_lanes() returns table (queue text, subscription text, warning text, hint text, since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -183,7 +189,7 @@ begin
         date_trunc('second', v_rest.since))
       else format('%s lanes of subscription "%s" of queue "%s" are paused without an end, and messages have waited since %s; most wait in lane "%s"',
         cardinality(v_rest.lanes), v.reader, v.name, date_trunc('second', v_rest.since), v_rest.lanes[1]) end;
-    hint := format('select trunq.resume_lane(%L, %L, %L%s)', v.name, v.reader, v_rest.lanes[1], case when v_rest.priorities[1] <> 0 then format(', %s::smallint', v_rest.priorities[1]) end);
+    hint := trunq._resumption_of(v.name, v.reader, v_rest.lanes[1], v_rest.priorities[1]);
     return next;
   end loop;
 end $$;

@@ -203,7 +203,7 @@ begin
   if v.paused_until > trunq.clock() then
     reason := 'paused';
     explanation := format('%s is paused until %s', v_name, case when isfinite(v.paused_until) then v.paused_until::text else 'somebody resumes it' end);
-    hint := format('select trunq.resume_lane(%L, %L, %L, %s::smallint)', p_queue.name, p_sub.name, v_lane, v_priority);
+    hint := trunq._resumption_of(p_queue.name, p_sub.name, v_lane, v_priority);
     return next;
     return;
   end if;
